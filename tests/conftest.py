@@ -20,13 +20,26 @@ TESTS = Path(__file__).parent
 
 # Folders whose coroutine tests wait for real processes, sockets and threads. Everywhere else time is virtual; the marks
 # `real_time` and `virtual_time` are for what differs from its folder.
-REAL_TIME = {"cli", "client", "console", "crash", "executors", "extensions", "nodes", "server", "store"}
+REAL_TIME = {
+    "chaos",
+    "cli",
+    "client",
+    "console",
+    "crash",
+    "executors",
+    "extensions",
+    "fuzz",
+    "nodes",
+    "server",
+    "store",
+}
 
 # Folders whose tests are about what a scheduler does, whatever it is stored in, and files elsewhere that are.
 BOTH = {"cli", "client", "engine", "server", "simulation"}
 BOTH_FILES = {
     *("test_admin.py", "test_event_feed.py", "test_reload.py", "test_store.py"),
     *("test_14_office_routes.py", "test_14_offices.py", "test_generate.py", "test_legacy.py", "test_old_webhooks.py"),
+    "test_adopt.py",
 }
 # On the second database the others run the same lines, whose coverage is measured on the first only: that is costly.
 MEASURED_ON_BOTH = {"config", "store"}
@@ -34,7 +47,10 @@ MEASURED_ON_BOTH = {"config", "store"}
 # tests of these files, which are about what the two databases do differently: groups, effects, wake-ups, recovery.
 SAMPLED = {"cli", "client", "engine", "extensions", "server"}
 ONE_IN = 8
-NOT_SAMPLED = {"test_15_recovery.py", "test_context.py", "test_effects.py", "test_refusals.py", "test_wakeups.py"}
+NOT_SAMPLED = {
+    "test_15_recovery.py", "test_context.py", "test_effects.py", "test_refusals.py", "test_schema_sequences.py",
+    "test_adopt.py", "test_wakeups.py",
+}  # fmt: skip
 # In these, a test that asks for no directory stores nothing.
 DIRECTORIES = {"tmp_path", "tmp_path_factory"}
 

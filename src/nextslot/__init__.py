@@ -11,48 +11,15 @@ if TYPE_CHECKING:
     from nextslot.system.instant import Instant
 
     from .client import AsyncClient, Client
-    from .domain import (
-        Direct,
-        Event,
-        FailureKind,
-        Group,
-        Job,
-        JobStatus,
-        NewJob,
-        Office,
-        Reservation,
-        RetryPolicy,
-        Run,
-    )
+    from .domain import Direct, Event, FailureKind, Group, Job, JobStatus, NewJob, Office, Reservation, RetryPolicy, Run
     from .errors import NextslotError
     from .scheduler import Ended, Scheduler
 
 __all__ = [
-    "AsyncClient",
-    "Client",
-    "ConcurrencyPolicy",
-    "Direct",
-    "Ended",
-    "Event",
-    "Fail",
-    "FailureKind",
-    "Group",
-    "Instant",
-    "Job",
-    "JobStatus",
-    "Limits",
-    "NewDirect",
-    "NewJob",
-    "NextslotError",
-    "Office",
-    "Reservation",
-    "RetryPolicy",
-    "Run",
-    "RunContext",
-    "Scheduler",
-    "Skip",
-    "Update",
-]
+    "AsyncClient", "Client", "ConcurrencyPolicy", "Direct", "Ended", "Event", "Fail", "FailureKind", "Group", "Instant",
+    "Job", "JobStatus", "Limits", "NewDirect", "NewJob", "NextslotError", "Office", "Reservation", "RetryPolicy", "Run",
+    "RunContext", "Scheduler", "Skip", "Update",
+]  # fmt: skip
 
 _HOMES = {
     "AsyncClient": "client",

@@ -27,13 +27,7 @@ from nextslot.store.maintenance.doctor import Finding, unstored_outcomes
 from nextslot.store.maintenance.maintenance import Maintenance
 from nextslot.store.maintenance.move import Moved, Progress
 from nextslot.store.maintenance.sqlite_files import Absent
-from nextslot.store.open_store import (
-    directories,
-    load_export,
-    open_store,
-    sqlite_path,
-    write_export,
-)
+from nextslot.store.open_store import directories, load_export, open_store, sqlite_path, write_export
 from nextslot.store.open_store import maintenance as maintenance_of
 from nextslot.store.tables import keys as stored_keys
 from nextslot.store.tables import offices, webhooks

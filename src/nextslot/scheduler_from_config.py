@@ -1,7 +1,8 @@
 """Creates a scheduler from a configuration; `configuration_reload` applies a changed one while it runs."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -19,6 +20,7 @@ from nextslot.system.disk_space import DiskLimits
 from nextslot.telemetry.meters import ProcessMeters
 
 from .scheduler import Scheduler, default_node
+from .scheduler.startup_and_shutdown import offline_closing, using
 from .telemetry import tracing
 
 
@@ -44,6 +46,20 @@ def compose(configuration: Configuration, clock: Clock | None = None, **options:
     scheduler.settings.use(reloadable_settings(settings))
     use_in_memory(scheduler, configuration, job_types_of(scheduler, configuration))
     return scheduler
+
+
+@asynccontextmanager
+async def opened_offline(configuration: Configuration) -> AsyncIterator[Scheduler]:
+    """Opens the database for an offline command of an extension, with all extensions attached. Nothing is recovered or
+    dispatched, and no message is sent; the next start does all that.
+    """
+    from . import offline_commands  # A server does not need them.
+
+    scheduler = compose(configuration)
+    advice = "stop it first: this command needs the database for itself"
+    async with offline_commands.opened(configuration, advice, offline_closing(scheduler)) as access:
+        with using(scheduler, access.store):
+            yield scheduler
 
 
 def reloadable_settings(settings: Settings) -> ReloadableSettings:

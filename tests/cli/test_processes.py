@@ -193,6 +193,18 @@ except SystemExit:
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_server_imports_neither_the_metrics_nor_the_offline_commands_before_it_needs_them() -> None:
+    code = """
+import sys, nextslot.cli.serving
+late = {"prometheus_client", "nextslot.offline_commands", "rich"}
+print(sorted(late & set(sys.modules)))
+"""
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_package_is_light_and_so_is_the_client_until_it_asks() -> None:
     code = """
 import sys, nextslot

@@ -40,6 +40,18 @@ def test_a_schedule_from_its_making_to_its_end(nextslot: Terminal) -> None:
     assert nextslot("schedule", "rm", "nightly").word == "nightly deleted"
 
 
+def test_put_creates_then_changes(nextslot: Terminal) -> None:
+    first = nextslot("template", "put", "deployed", "echo", "number=1")
+    again = nextslot("template", "put", "deployed", "echo", "number=2")
+    made = nextslot("schedule", "put", "deployed too", "0 3 * * *", "deployed")
+    changed = nextslot("schedule", "put", "deployed too", "0 4 * * *", "deployed", "--json").json
+
+    assert (first.word.split()[0], again.word.split()[0]) == ("created:", "changed:")
+    assert made.out.startswith("created:")
+    assert changed["cron_expression"] == "0 4 * * *"
+    assert nextslot("template", "show", "deployed", "--json").json["params"] == {"number": 2}
+
+
 def test_a_group_comes_from_a_file_or_from_stdin(nextslot: Terminal, tmp_path: Path) -> None:
     jobs = [{"job_type": "skip", "key": "a"}, {"job_type": "echo", "scheduled_for": "2999-01-01T00:00:00Z"}]
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
@@ -52,6 +64,20 @@ def test_a_group_comes_from_a_file_or_from_stdin(nextslot: Terminal, tmp_path: P
     assert "echo" in nextslot("group", "show", made[-8:]).out
     assert "1 cancelled" in nextslot("group", "cancel", "pair").out
     assert nextslot("group", "add", "-", typed="{}").code == 2
+
+
+def test_quotas_are_shown_with_their_use_and_granted(nextslot: Terminal) -> None:
+    nextslot("office", "add", "bounded")
+    nextslot("submit", "echo", "--office", "bounded", "--at", "2999-01-01T00:00:00Z")
+
+    granted = nextslot("quota", "grant", "bounded", "queued_jobs=7", "stored_bytes=1000000000000", "--json").json
+    rows = nextslot("quota", "show", "bounded").rows
+    again = nextslot("quota", "grant", "bounded", "queued_jobs=null", "--json").json
+
+    assert (granted["queued_jobs"], granted["stored_bytes"]) == (7, 10**12)
+    assert ["queued_jobs", "7", "1"] in rows
+    assert again["queued_jobs"] == 10_000_000
+    assert nextslot("quota", "grant", "bounded", "lanterns=7").code == 1
 
 
 def test_an_office_and_its_jobs(nextslot: Terminal) -> None:
@@ -200,3 +226,17 @@ def test_top_shows_what_runs_and_waits_in_order(nextslot: Terminal) -> None:
     assert "50%" in said.out
     assert said.out.index(first[-8:]) < said.out.index(second[-8:]) < said.out.index("the next one")
     assert nextslot("top", "--json").json["office_id"] == "default"
+
+
+def test_submit_and_templates_take_a_webhook_and_retries_and_a_schedule_can_be_changed(nextslot: Terminal) -> None:
+    told = ("--webhook", "http://127.0.0.1:9/x", "--webhook-format", "slack", "--retries", "1", "--retry-on", "timeout")
+
+    job = nextslot("submit", "echo", *told, "--json").json
+    nextslot("template", "add", "told", "echo", *told)
+    nextslot("schedule", "add", "nightly told", "0 3 * * *", "told")
+    changed = nextslot("schedule", "change", "nightly told", "--cron", "0 4 * * *", "--json").json
+
+    assert (job["webhook"]["format"], job["retry_policy"]["max_attempts"]) == ("slack", 1)
+    assert nextslot("template", "show", "told", "--json").json["retry_policy"]["max_attempts"] == 1
+    assert changed["cron_expression"] == "0 4 * * *"
+    assert "--webhook URL" in nextslot("submit", "echo", "--webhook-format", "slack").err

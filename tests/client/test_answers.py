@@ -12,6 +12,7 @@ from nextslot import Scheduler, client, errors, extension_api
 from nextslot.client import values
 from nextslot.client.problems import Rejected, error_of
 from nextslot.errors import NextslotError, Problem
+from nextslot.extensions.offices import client as office_values
 from nextslot.server.app import describe
 from nextslot.server.problems import of_error
 
@@ -98,7 +99,7 @@ def documented() -> dict[str, set[str]]:
 
 
 def test_every_field_of_an_answer_is_a_field_of_the_value() -> None:
-    classes = inspect.getmembers(values, inspect.isclass)
+    classes = [*inspect.getmembers(values, inspect.isclass), *inspect.getmembers(office_values, inspect.isclass)]
     kinds = {name: kind for name, kind in classes if issubclass(kind, values.ClientValue)}
 
     compared = {}

@@ -25,6 +25,7 @@ from nextslot.errors import (
     Unavailable,
     UnknownJobType,
 )
+from nextslot.extensions.offices.client import Offices
 from nextslot.server.app import Options
 from tests.serving import Served, open_gate, serving
 
@@ -85,6 +86,8 @@ class Awaited:
 
 
 def find(client: Any, name: str) -> Any:
+    if name.startswith("offices."):
+        client, name = client.extension(Offices), name.removeprefix("offices.")
     for part in name.split("."):
         client = getattr(client, part)
     return client
@@ -106,7 +109,7 @@ def test_both_clients_have_the_same_verbs_and_subjects() -> None:
     subjects = {name for name, found in vars(blocking).items() if isinstance(found, Subject)}
 
     assert verbs(Client) == verbs(AsyncClient) >= {"submit", "wait", "events", "stream_direct"}
-    assert subjects == {"templates", "schedules", "webhooks", "offices", "keys", "nodes", "library", "quotas"}
+    assert subjects == {"templates", "schedules", "webhooks", "keys", "nodes", "quotas"}
     assert all(type(vars(blocking)[name]) is type(vars(awaited)[name]) for name in subjects)
     assert {name for name in dir(Client) if not name.startswith("_")} == {
         name for name in dir(AsyncClient) if not name.startswith("_")

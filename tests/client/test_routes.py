@@ -11,6 +11,8 @@ from nextslot import Client, Scheduler, extension_api
 from nextslot.client.binding import Subject, stream_verb, verb
 from nextslot.client.operations import Request
 from nextslot.client.transports import BlockingTransport
+from nextslot.extensions.offices.client import Offices
+from nextslot.extensions.stories.client import Library
 from nextslot.server.app import describe
 
 # What a program has no use for: pages for people, and figures for a monitoring system.
@@ -26,6 +28,7 @@ def requests() -> dict[str, Request]:
     client = Client("http://there")
     subjects: list[tuple[str, Any]] = [("", client)]
     subjects += [(f"{name}.", found) for name, found in vars(client).items() if isinstance(found, Subject)]
+    subjects += [(f"extension({kind.__name__}).", client.extension(kind)) for kind in (Offices, Library)]
     found = {}
     for prefix, subject in subjects:
         for name, member in inspect.getmembers(type(subject)):

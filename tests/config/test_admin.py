@@ -345,6 +345,10 @@ async def test_a_reservation_of_somebody_who_has_left_is_found(tmp_path: Path) -
 
     assert found(tmp_path) == ["forgotten_reservations"]
 
+    tampered(tmp_path, "update reservations set run_id = null")
+
+    assert found(tmp_path) == ["forgotten_reservations"]
+
 
 def test_counters_are_repaired_when_asked_and_only_then(tmp_path: Path) -> None:
     with_server(tmp_path, busy, crash=True)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from nextslot.config import Configuration, load
-from nextslot.config.fields import leaves, tables
+from nextslot.config.fields import leaves
 from nextslot.config.settings import Section, Settings, settings_class
 from nextslot.errors import Invalid
+from scripts.make_configuration_tables import tables
 
 ROOT = Path(__file__).parents[2]
 SECRET = "whsec_" + "c2VjcmV0IHRoYXQgbm9ib2R5IG1heSBzZWUh"
@@ -105,6 +106,21 @@ def test_a_variable_reaches_into_tables_of_names_whatever_their_case_in_the_file
 @pytest.mark.parametrize("name", ["NEXTSLOT_URL", "NEXTSLOT_TEST_PG", "NEXTSLOT_EXAMPLES", "NEXTSLOT_PORT"])
 def test_other_variables_of_ours_are_not_settings(tmp_path: Path, name: str) -> None:
     assert loaded(tmp_path, environment={name: "anything"}).settings == settings_class()()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("NEXTSLOT_SERVER_PORT", "NEXTSLOT_SERVER__PORT"),
+        ("NEXTSLOT_SERVER_PROT", "NEXTSLOT_SERVER__PORT"),
+        ("NEXTSLOT_LIMITS_RUNNING", "NEXTSLOT_LIMITS__RUNNING"),
+    ],
+)
+def test_a_variable_that_is_nearly_a_setting_causes_a_warning(tmp_path: Path, name: str, meant: str) -> None:
+    found = loaded(tmp_path, environment={name: "9000", "NEXTSLOT_URL": "x", "NEXTSLOT_API_KEY": "x", "PORT": "1"})
+
+    assert found.settings.server.port == 8000
+    assert found.warnings() == [f"the environment variable {name} has no effect; did you mean {meant}?"]
 
 
 def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
@@ -319,13 +335,17 @@ def test_every_setting_says_in_one_sentence_what_it_does(section: type[Section])
 def test_the_documentation_has_the_tables_that_the_declarations_make() -> None:
     page = (ROOT / "docs/configuration.md").read_text()
 
-    written = page.partition("<!-- made by: python -m nextslot.config -->\n")[2].partition("<!-- end -->")[0]
+    written = page.partition("<!-- made by: python scripts/make_configuration_tables.py -->\n")[2].partition(
+        "<!-- end -->"
+    )[0]
 
     assert written.strip() == tables().strip()
 
 
 def test_the_tables_can_be_printed() -> None:
-    printed = subprocess.run([sys.executable, "-m", "nextslot.config"], capture_output=True, text=True, check=True)
+    script = ROOT / "scripts/make_configuration_tables.py"
+
+    printed = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
 
     assert printed.stdout == tables()
 

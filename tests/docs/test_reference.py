@@ -35,12 +35,12 @@ from nextslot.domain import (
     Why,
     default_office,
 )
-from nextslot.domain.filters import EventType
+from nextslot.domain.events import EventType
 from nextslot.domain.job_lifecycle import settle
 from nextslot.engine.direct.connected_callers import Update
 from nextslot.engine.direct.direct_requests import NewDirect
 from nextslot.executors.job_type_catalog import Catalog
-from nextslot.executors.job_types import JobType
+from nextslot.executors.job_types import JobType, NewJobTypeOptions
 from nextslot.services.forecast import ForecastService
 from nextslot.system.instant import Instant
 from tests.support import running_scheduler
@@ -95,6 +95,8 @@ def test_every_option_of_the_scheduler_and_of_a_job_type_is_listed() -> None:
     assert options == parameters(Scheduler.__init__) - {"url"}
     derived = {"name", "handler", "is_async", "validator"}
     assert type_options == ({field.name for field in fields(JobType)} | {"isolate"}) - derived
+    # What type checkers know of them.
+    assert type_options == {*NewJobTypeOptions.__annotations__, "isolate"}
     assert "isolate" in parameters(Catalog.add)
 
 

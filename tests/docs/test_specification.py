@@ -13,6 +13,25 @@ PAGE = (ROOT / "docs" / "specification.md").read_text()
 PLACES = ["src", "tests", "docs", "bench", "scripts", "examples"]
 KINDS = {".py", ".sql", ".md", ".toml", ".js", ".html", ".css"}
 
+# Every id, and every numbered part, of the design documents that the product was built from.
+DESIGN = [
+    *(f"inv-{n:03}" for n in range(1, 7)),
+    *(f"dec-{n:03}" for n in range(1, 13)),
+    *(f"con-{n:03}" for n in range(1, 5)),
+    *("oq-001", "oq-002", "oq-003", "oq-004", "oq-006", "oq-007"),
+    *(f"us-js{n:02}" for n in range(1, 7)),
+    *(
+        f"persistence-{n}-{m}"
+        for n, most in ((1, 4), (2, 5), (3, 4), (4, 5), (5, 5), (6, 3))
+        for m in range(1, most + 1)
+    ),
+    *(f"flow-{n}" for n in range(1, 8)),
+    *(f"plan-{n}-{m}" for n, most in ((1, 8), (2, 4), (3, 3), (4, 3), (5, 5)) for m in range(1, most + 1)),
+    *(f"guards-risk-{n}" for n in range(1, 6)),
+    *(f"offices-model-{n}" for n in range(1, 4)),
+    *(f"offices-{word}" for word in ("endpoints", "resolver", "queue", "timeouts", "loop", "errors", "events")),
+]
+
 _RULE = re.compile(
     r'^- <a id="spec-(?P<anchor>[\d-]+)"></a>(?:<a id="[\w-]+"></a>)*\*\*(?P<rule>\d+\.\d+)\*\*'
     r"(?: \((?P<ids>[^)]+)\))?(?P<planned> \*Planned\.\*)?",
@@ -115,6 +134,18 @@ def test_every_id_of_a_rule_that_holds_today_is_in_the_name_or_docstring_of_a_te
     }
 
     assert ids - cited == set()
+
+
+@pytest.mark.parametrize("name", DESIGN)
+def test_every_id_of_the_design_has_a_rule_whose_tests_exist(name: str) -> None:
+    (line,) = [line for line in PAGE.splitlines() if f'<a id="{name}"></a>' in line]
+    rule = _RULE.match(line)
+    named = [rule["rule"]] if rule else re.findall(r"\[(\d+\.\d+)\]\(#spec-", line)
+
+    assert named
+    holding = [one for one in named if one in table()]
+    assert holding or (rule is not None and rule["planned"]), "no rule of it holds today"
+    assert all(test in named_tests() for one in holding for test in table()[one])
 
 
 def test_nothing_in_the_source_relies_on_a_planned_rule() -> None:

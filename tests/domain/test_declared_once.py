@@ -18,6 +18,7 @@ from nextslot.domain.bounds import (
     Priority,
     Seconds,
     Text,
+    Title,
 )
 from nextslot.domain.declared_values import declared
 from nextslot.errors import Invalid
@@ -143,7 +144,7 @@ def test_what_a_job_shows_is_what_the_document_says_and_the_client_has() -> None
 
 @pytest.mark.parametrize(
     ("field", "kind", "wrong"),
-    [("title", Text, ""), ("title", Text, "x" * 1001), ("title", Text, "\0"), ("role", Text, 7),
+    [("title", Title, ""), ("task_id", Text, "x" * 1001), ("title", Title, "\0"), ("role", Text, 7),
      ("timeout_seconds", Seconds, 0), ("stall_timeout_seconds", Seconds, MAX_SECONDS + 1),
      ("timeout_seconds", Seconds, "5"), ("timeout_seconds", Seconds, True), ("priority", Priority, 0.5),
      ("priority", Priority, 2_000_000)],

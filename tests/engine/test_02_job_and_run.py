@@ -184,8 +184,9 @@ async def test_spec_2_10_RUNNING_and_its_run_appear_together_and_end_together(tm
     async with counted_scheduler(tmp_path) as scheduler:
         watch_commits(scheduler, tmp_path, seen)
         await scheduler.offices.create("o")
-        jobs = [await scheduler.submit(kind, office_id="o") for kind in ("work", "fail", "skip", "stubborn")]
-        await scheduler.cancel(jobs[3].job_id)
+        jobs = [await scheduler.submit(kind, office_id="o") for kind in ("work", "skip", "stubborn")]
+        jobs.append(await scheduler.submit("fail", {"kind": "session_error"}, office_id="o"))
+        await scheduler.cancel(jobs[2].job_id)
         for job in jobs:
             await scheduler.wait(job.job_id)
     assert {("QUEUED", "no run"), ("RUNNING", None), ("RUNNING, ended", "COMPLETED")} <= seen

@@ -552,7 +552,7 @@ async def test_when_a_run_is_out_of_time_is_stored_when_it_starts(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("of_job", "of_type", "of_office", "expected"),
-    [(1, 2, 3, 1), (None, 2, 3, 2), (None, None, 3, 3), (1, None, None, 1), (None, None, None, None)],
+    [(1, 2, 3, 1), (None, 2, 3, 2), (None, None, 3, 3), (1, None, None, 1), (None, None, None, 1800)],
 )
 async def test_the_timeout_is_the_job_s_else_its_type_s_else_its_office_s(
     tmp_path: Path, of_job: float | None, of_type: float | None, of_office: float | None, expected: float | None
@@ -581,7 +581,7 @@ async def test_US_JS03_the_default_office_has_no_timeout_and_others_have_half_an
 async def test_a_job_keeps_the_timeout_it_was_created_with(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("a", timeout_seconds=50)
-        job = await scheduler.submit("fail", {"times": 1}, office_id="a")
+        job = await scheduler.submit("fail", {"times": 1, "kind": "session_error"}, office_id="a")
         await scheduler.offices.change("a", timeout_seconds=5)
 
         ended = await scheduler.wait(job.job_id)

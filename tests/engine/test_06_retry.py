@@ -136,7 +136,7 @@ async def test_the_delays_between_retries(
 ) -> None:
     async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("other")
-        job = await scheduler.submit("fail", office_id=office, retry_policy=policy)
+        job = await scheduler.submit("fail", {"kind": "session_error"}, office_id=office, retry_policy=policy)
         await scheduler.wait(job.job_id)
 
         assert gaps(await scheduler.chain(job.job_id)) == delays

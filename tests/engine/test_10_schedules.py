@@ -36,13 +36,19 @@ def at(text: str) -> Instant:
 
 async def new_schedule(scheduler: Scheduler, cron: str = "* * * * *", job: Any = None, **fields: Any) -> Schedule:
     """A schedule with a template of its own."""
-    name = f"template of {cron} {len((await scheduler.templates.list(limit=500)).items)}"
+    place = len((await scheduler.templates.list(limit=500)).items)
+    name = f"template of {cron} {place}"
     office = {"office_id": fields["office_id"]} if fields.get("office_id") in ("research", "closing") else {}
     template = await scheduler.templates.create(
         name=name, **{"job_type": "work", "params": {"seconds": 1}, **office, **(job or {})}
     )
     return await scheduler.schedules.create(
-        **{"name": "it", "template_id": template.template_id, "cron_expression": cron, **fields}
+        **{
+            "name": f"it {place}" if place else "it",
+            "template_id": template.template_id,
+            "cron_expression": cron,
+            **fields,
+        }
     )
 
 
@@ -199,9 +205,11 @@ async def test_jobs_go_to_the_schedules_office(tmp_path: Path) -> None:
 async def test_many_that_are_due_together_fire_together_a_batch_a_transaction(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         template = await scheduler.templates.create(name="t", job_type="work")
-        fields = {"name": "one of many", "template_id": template.template_id, "cron_expression": "0 * * * *"}
+        fields = {"template_id": template.template_id, "cron_expression": "0 * * * *"}
         settings = scheduler.schedules._settings
-        await scheduler._access.write(lambda tx: [settings.create(tx, fields, at("07:00")) for _ in range(1200)])
+        await scheduler._access.write(
+            lambda tx: [settings.create(tx, {**fields, "name": f"{n}"}, at("07:00")) for n in range(1200)]
+        )
 
         await passes(HOUR)
 
@@ -955,3 +963,48 @@ def inside(span: Occurrence) -> list[Instant]:
             if len(instants) == span.count and (instants[0], instants[-1]) == (span.instant, span.until):
                 return instants
     raise AssertionError(f"no plan has these: {span}")
+
+
+# Names.
+
+
+async def test_a_name_is_given_once_in_its_office_until_its_schedule_is_deleted(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        first, other = await new_schedule(scheduler, name="nightly"), await new_schedule(scheduler, name="other")
+
+        with pytest.raises(Conflict, match="is named 'nightly'"):
+            await new_schedule(scheduler, name="nightly")
+        with pytest.raises(Conflict, match="is named 'nightly'"):
+            await scheduler.schedules.change(other.schedule_id, name="nightly")
+
+        await scheduler.schedules.delete(first.schedule_id)
+        assert (await new_schedule(scheduler, name="nightly")).schedule_id != first.schedule_id
+
+
+async def test_a_schedule_that_is_put_by_its_name_is_created_then_made_what_the_fields_say(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        template = await scheduler.templates.create(name="t", job_type="work")
+        asked = {"template_id": template.template_id, "cron_expression": "0 6 * * *"}
+
+        made, is_new = await scheduler.schedules.put("nightly", **asked, priority=5, overlap="skip")
+        await scheduler.schedules.change(made.schedule_id, enabled=False)
+        again, is_new_again = await scheduler.schedules.put("nightly", **asked, timezone="Europe/Berlin")
+
+        assert (is_new, is_new_again) == (True, False)
+        assert again.schedule_id == made.schedule_id
+        assert (again.priority, again.overlap, again.timezone) == (None, "allow", "Europe/Berlin")
+        # Who has disabled it decides when it goes on, not who deploys it anew.
+        assert (again.enabled, again.next_trigger_at) == (False, None)
+        with pytest.raises(Invalid, match="template_id"):
+            await scheduler.schedules.put("nightly", cron_expression="0 6 * * *")
+
+
+async def test_of_two_who_put_one_name_at_once_the_second_changes_what_the_first_has_made(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        template = await scheduler.templates.create(name="t", job_type="work")
+        asked = {"template_id": template.template_id, "cron_expression": "@daily"}
+
+        both = await asyncio.gather(*(scheduler.schedules.put("nightly", **asked) for _ in range(2)))
+
+        assert sorted(is_new for _, is_new in both) == [False, True]
+        assert len((await scheduler.schedules.list()).items) == 1

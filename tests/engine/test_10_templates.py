@@ -1,5 +1,6 @@
 """Spec 10: templates."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,30 @@ async def test_a_name_is_given_once_among_those_that_live(tmp_path: Path) -> Non
 
         await scheduler.templates.archive(first.template_id)
         assert (await new_template(scheduler)).template_id != first.template_id
+
+
+async def test_a_template_that_is_put_by_its_name_is_created_then_made_what_the_fields_say(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        made, is_new = await scheduler.templates.put("nightly", job_type="work", params={"seconds": 1}, priority=5)
+        again, is_new_again = await scheduler.templates.put("nightly", job_type="work", timeout_seconds=60)
+
+        assert (is_new, is_new_again) == (True, False)
+        assert again == replace(made, params={}, priority=0, timeout_seconds=60)
+        with pytest.raises(Invalid, match="job_type"):
+            await scheduler.templates.put("nightly")
+        await scheduler.templates.archive(made.template_id)
+        assert (await scheduler.templates.put("nightly", job_type="work"))[1] is True
+
+
+async def test_two_offices_may_have_templates_of_one_name(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.offices.create("web")
+
+        ours, _ = await scheduler.templates.put("nightly", job_type="work")
+        theirs, is_new = await scheduler.templates.put("nightly", "web", job_type="work")
+
+        assert is_new
+        assert (ours.office_id, theirs.office_id) == ("default", "web")
 
 
 async def test_templates_are_listed_by_pages_the_newest_first(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def labels(number: int) -> dict[str, Any]:
         "title": TITLES[number % len(TITLES)],
         "role": ("FE", "BE", None)[number % 3],
         "task_id": (None, "t1", "t2", "t3")[number % 4],
-        "retry_policy": {"max_attempts": number % 3, "base_delay_seconds": 5},
+        "retry_policy": {"max_attempts": number % 3, "base_delay_seconds": 5, "retry_on": ["error"]},
     }
 
 

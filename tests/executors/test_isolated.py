@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 
 from nextslot import Ended, FailureKind, Scheduler
+from nextslot.engine.effects import Claim, WorkKind
+from nextslot.engine.execution.executor import ISOLATED, NOT_ISOLATED, Executor
 from nextslot.errors import Invalid
 from nextslot.executors.isolated_handler import IsolatedHandler
-from nextslot.executors.job_type_catalog import load_handler
+from nextslot.executors.job_type_catalog import Catalog, load_handler
 from nextslot.executors.process_tree.process import WAS_KILLED, WAS_STOPPED
 from nextslot.executors.process_tree.survivors import find_survivors
+from nextslot.executors.run_files import RunFiles
+from nextslot.executors.threads import DaemonThreads
+from nextslot.system.clock import SystemClock
 from tests.executors import isolated_examples as examples
 
 NEVER_AGAIN = {"max_attempts": 0}
@@ -86,6 +91,31 @@ def test_one_that_attacks_its_guardian_fails_and_says_so(
 def test_a_handler_that_cannot_be_found_again_is_refused() -> None:
     with pytest.raises(Invalid, match="a function at the top of a module"):
         Scheduler().job_types.add("x", lambda run: None, isolate=True)
+
+
+@pytest.mark.parametrize("after", ["the same", "removed", "a closure"])
+async def test_a_run_that_must_be_isolated_never_runs_inside_whatever_a_reload_did(tmp_path: Path, after: str) -> None:
+    inside: list[str] = []
+    catalog = Catalog()
+    catalog.add("double", examples.double)
+    draft = Catalog()
+    draft.add("double", lambda run, n: inside.append("ran"))
+    if after != "the same":
+        catalog.replace(["double"], {"double": draft.get("double")} if after == "a closure" else {})
+    executor = Executor(SystemClock(), catalog, DaemonThreads(), RunFiles(tmp_path))
+    claim = Claim(WorkKind.JOB, "run-1", "job-1", "default", 1, "double", {"n": 4}, 3, "here", None, is_isolated=True)
+
+    try:
+        outcome = await executor.run(claim)
+    finally:
+        catalog.guardians.close()
+
+    assert inside == []
+    if after == "a closure":
+        assert (outcome.failure_kind, outcome.error) == (FailureKind.ERROR, NOT_ISOLATED)
+    else:
+        assert (outcome.result["n"], outcome.result["pid"] == os.getpid()) == (8, False)
+        assert ISOLATED in (tmp_path / str(outcome.log_path)).read_text()
 
 
 async def test_its_parameters_are_checked_as_ever(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from nextslot.executors import run_log, run_log_reader
+from nextslot.executors import run_log
 from nextslot.executors.run_files import RunFiles
-from nextslot.executors.run_log import RunLog
-from nextslot.executors.run_log_reader import LogPart, LogPaths
+from nextslot.executors.run_log import LogPart, LogPaths, RunLog
 
 CAP = 40_000
 _opened: list[RunLog] = []
@@ -36,7 +35,7 @@ def test_the_newest_line_is_on_disk_once_it_is_written(tmp_path: Path) -> None:
     for number in range(5000):
         log.write(b"line %d\n" % number)
 
-        assert run_log_reader.tail(paths, 1, 1000).text == b"line %d\n" % number
+        assert run_log.tail(paths, 1, 1000).text == b"line %d\n" % number
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -112,11 +111,11 @@ def test_a_follower_gets_each_byte_or_hears_how_many_were_cut(tmp_path: Path, se
         log.write(data)
         written += data
         for one in followers[: chance.randrange(7)]:
-            one.take(run_log_reader.read(paths, one.position, chance.choice([1, 100, 100_000])), written)
+            one.take(run_log.read(paths, one.position, chance.choice([1, 100, 100_000])), written)
     log.close()
 
     for one in followers:
-        while (part := run_log_reader.read(paths, one.position, 5000)).text:
+        while (part := run_log.read(paths, one.position, 5000)).text:
             one.take(part, written)
         assert one.position == max(len(written), one.begin)
         assert one.seen + one.cut == max(0, len(written) - one.begin)
@@ -140,8 +139,8 @@ def test_a_reader_may_read_while_the_log_is_written_and_joined(tmp_path: Path) -
     follower, newest = Follower(0), 0
     while True:
         is_last = has_ended.is_set()
-        follower.take(part := run_log_reader.read(paths, follower.position, 3000), written)
-        last = run_log_reader.tail(paths, 3, 1000)
+        follower.take(part := run_log.read(paths, follower.position, 3000), written)
+        last = run_log.tail(paths, 3, 1000)
         assert newest <= last.next
         assert written[: last.next].endswith(last.text)
         newest = last.next
@@ -162,11 +161,11 @@ def test_the_tail_is_the_end_of_the_whole_and_says_where_it_begins(tmp_path: Pat
         log.close()
     everything = whole(paths)
 
-    found = run_log_reader.tail(paths, lines, 1000)
+    found = run_log.tail(paths, lines, 1000)
 
     assert found.text == b"".join(everything.splitlines(keepends=True)[-lines:] if lines else [])
-    assert run_log_reader.read(paths, found.start, 10**9).text.endswith(found.text)
-    assert len(run_log_reader.read(paths, found.start, 10**9).text) <= len(found.text) + 1
+    assert run_log.read(paths, found.start, 10**9).text.endswith(found.text)
+    assert len(run_log.read(paths, found.start, 10**9).text) <= len(found.text) + 1
     assert found.next == found.size == 3 * CAP + len("an unfinished line")
 
 
@@ -184,7 +183,7 @@ def test_a_join_that_is_killed_at_any_point_is_finished_by_the_next(tmp_path: Pa
             except Kill:
                 kills += 1
         assert whole(paths) == expected
-        assert run_log_reader.read(paths, len(text) - 900, 5000).text == text[-900:]
+        assert run_log.read(paths, len(text) - 900, 5000).text == text[-900:]
 
         run_log.join(paths)
 
@@ -309,7 +308,7 @@ class Follower:
         assert part.start == self.position
         text = part.text
         if part.cut:
-            said = run_log_reader.marker(part.cut)
+            said = run_log.marker(part.cut)
             before, _, after = text.partition(said)
             assert written[self.position :].startswith(before)
             text = before + after
@@ -348,7 +347,7 @@ def some_writes(chance: random.Random, size: int) -> list[bytes]:
 def whole(paths: LogPaths) -> bytes:
     """Returns all that a reader gets, part after part."""
     parts, position = [], 0
-    while (part := run_log_reader.read(paths, position, 777)).text:
+    while (part := run_log.read(paths, position, 777)).text:
         parts.append(part.text)
         position = part.next
     return b"".join(parts)

@@ -72,6 +72,10 @@ CHANGES: dict[str, Case] = {
     "POST /jobs/batch/trigger": Case("/jobs/batch/trigger", {"jobs": [{"type": "story"}]}, 202),
     "POST /jobs/{job_id}/cancel": Case("/jobs/{old}/cancel"),
     "POST /api/job-templates": Case("/api/job-templates", {"name": "new", "job_type": "echo"}, 201),
+    "PUT /api/job-templates/by-name/{name:path}": Case("/api/job-templates/by-name/put", {"job_type": "echo"}, 201),
+    "PUT /api/schedules/by-name/{name:path}": Case(
+        "/api/schedules/by-name/put", {"template_id": "{template}", "cron_expression": "@daily"}, 201
+    ),
     "PATCH /api/job-templates/{template_id}": Case("/api/job-templates/{template}", {"description": "new"}),
     "DELETE /api/job-templates/{template_id}": Case("/api/job-templates/{template}"),
     "POST /api/schedules": Case(
@@ -102,6 +106,8 @@ CHANGES: dict[str, Case] = {
     "PATCH /api/offices/{office_id}/scheduler/config": Case(
         "/api/offices/quiet/scheduler/config", {"maxConcurrentJobs": 0}
     ),
+    "PUT /api/offices/{office_id}/roles/{role:path}": Case("/api/offices/quiet/roles/FE", {"timeout_ms": 1000}),
+    "DELETE /api/offices/{office_id}/roles/{role:path}": Case("/api/offices/busy/roles/FE"),
     "POST /api/offices/{office_id}/scheduler/process": Case("/api/offices/quiet/scheduler/process"),
     "POST /api/config/reload": Case("/api/config/reload"),
     "POST /api/keys": Case("/api/keys", {"name": "new", "scopes": ["read"]}, 201),
@@ -223,6 +229,7 @@ class World:
         scheduler = server.scheduler
         for office_id in ("quiet", "busy"):
             await scheduler.offices.create(office_id, max_concurrent_jobs=0)
+        await scheduler.offices.change("busy", roles={"FE": {"timeout_seconds": 5}})
         for office_id in ("quiet", "default"):
             await scheduler.pause(office_id=office_id)
         broken = JobTypes()

@@ -61,6 +61,8 @@ class World:
     values: dict[str, Any]
     keys: dict[tuple[Scope, str | None], str]
     ended: dict[str, str]
+    # The key of an operator of an office that soon has used up its requests.
+    used_up: str
 
     def send(self, method: str, path: str, key: str | None) -> httpx2.Response:
         operation = self.document["paths"][path][method.lower()]
@@ -115,6 +117,11 @@ def complaint(world: World, method: str, path: str) -> str | None:
         )
         if status != 403:
             return f"a key with the scope {held}: {status}"
+    # It may send two requests at once, and one a second.
+    sent = (world.send(method, path, world.used_up) for _ in range(20))
+    reply = next((one for one in sent if one.status_code == 429), None)
+    if reply is None or reply.json()["code"] != "over_quota" or "retry-after" not in reply.headers:
+        return f"the key of an office over its quota: {reply and reply.text[:300]}"
     if scope == Scope.ADMIN:
         return None  # No key of one office is an admin's.
     reply = world.send(method, path, world.keys[Scope.OPERATE, "b"])
@@ -214,7 +221,16 @@ async def _furnish(server: ServerThread) -> World:
     for scope in (Scope.READ, Scope.SUBMIT, Scope.OPERATE):
         for of_office in (None, "a", "b"):
             _, keys[scope, of_office] = await scheduler.keys.create(f"{scope} {of_office}", [scope], of_office)
-    return World(server.url, describe(scheduler), values, keys, await _ended_keys(scheduler))
+    return World(server.url, describe(scheduler), values, keys, await _ended_keys(scheduler), await _used_up(server))
+
+
+async def _used_up(server: ServerThread) -> str:
+    """The key of an office that may send one request a second."""
+    scheduler = server.server.scheduler
+    await scheduler.offices.create("c")
+    _, text = await scheduler.keys.create("used up", ["operate"], "c")
+    await scheduler.offices.grant("c", requests_per_second=1)
+    return text
 
 
 async def _ended_keys(scheduler: Scheduler) -> dict[str, str]:

@@ -1,10 +1,12 @@
 """Spec 18: somebody else's web page cannot drive a scheduler on localhost, by its address or a borrowed name."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -32,6 +34,16 @@ def test_a_rebound_host_is_refused_for_reads_too(server: ServerThread, host: str
     assert (read.status_code, read.json()["code"]) == (403, "forbidden_host")
     assert written.status_code == 403
     assert "allowed_hosts" in read.json()["detail"]
+
+
+def test_a_request_with_two_hosts_is_refused(server: ServerThread) -> None:
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), 30) as connection:
+        connection.sendall(b"GET /api/jobs HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+
+        answer = connection.recv(1000)
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8000", "[::1]", "[::1]:8000", "LOCALHOST"])

@@ -72,6 +72,16 @@ async def test_a_key_opens_only_from_its_addresses(tmp_path: Path, networks: lis
         assert await status(server, text) == expected
 
 
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded"])
+async def test_a_header_does_not_change_the_address_of_a_caller(tmp_path: Path, header: str) -> None:
+    async with neighbours(tmp_path, "a") as (server, _):
+        _, text = await made(server, allowed_addresses=["10.0.0.0/8"])
+
+        answer = await server.client.get("/api/jobs", headers={"X-API-Key": text, header: "10.0.0.1"})
+
+        assert answer.status_code == 403
+
+
 async def test_a_key_makes_only_jobs_of_its_types_by_whatever_way(tmp_path: Path) -> None:
     async with neighbours(tmp_path, "a") as (server, keys):
         _, text = await made(server, job_types=["echo"])

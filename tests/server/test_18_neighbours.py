@@ -12,6 +12,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from nextslot import Limits
+from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.executors.run_context import RunContext
 
 from .support import Server, serving
@@ -147,6 +148,36 @@ async def test_h4_what_receivers_answer_is_shown_to_operators_only(tmp_path: Pat
         assert ("fish" in lower, "418" in lower) == (False, False)
 
 
+async def test_h4_the_webhook_of_an_office_leads_to_no_private_address_once_there_is_a_key(tmp_path: Path) -> None:
+    settings = WebhookSettings(allow_private=True, is_private_until_keyed=True)
+    async with neighbours(tmp_path, "a", webhooks=settings) as (_, keys):
+        inside = {"webhook": {"url": "http://[::ffff:127.0.0.1]:9/"}}
+
+        changed = await keys["a"].patch("/api/offices/a", json=inside)
+        made = await keys["admin"].post("/api/offices", json=inside)
+        outside = await keys["a"].patch("/api/offices/a", json={"webhook": {"url": "https://example.org/"}})
+
+        assert (changed.status_code, made.status_code, outside.status_code) == (422, 422, 200)
+
+
+async def test_a_delivery_to_a_subscription_for_all_offices_is_shown_to_no_office(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (server, keys):
+        everybodys, _ = await server.scheduler.webhooks.create("http://127.0.0.1:9/?token=fish")
+        await keys["a"].post("/api/webhooks", json={"url": "http://127.0.0.1:9/own"})
+        job = (await keys["a"].post("/api/jobs", json={"job_type": "echo"})).json()["job_id"]
+        await server.scheduler.wait(job)
+        of_all = (await server.scheduler.webhooks.deliveries(webhook_id=everybodys.webhook_id)).items[0].delivery_id
+
+        (seen, shown) = [(await keys[who].get(f"/api/webhook-deliveries?job_id={job}")).json()["items"] for who in
+                         ("admin", "a")]  # fmt: skip
+        one = await keys["a"].get(f"/api/webhook-deliveries/{of_all}")
+        again = await keys["a"].post(f"/api/webhook-deliveries/{of_all}/redeliver")
+
+        assert {one["url"] for one in seen} == {"http://127.0.0.1:9/?token=fish", "http://127.0.0.1:9/own"}
+        assert [one["url"] for one in shown] == ["http://127.0.0.1:9/own"]
+        assert (one.status_code, again.status_code) == (404, 404)
+
+
 async def test_spec_18_14_files_of_runs_and_the_lock_are_their_owners_alone(tmp_path: Path) -> None:
     def leave(run: RunContext) -> None:
         run.log.info("a secret")
@@ -165,6 +196,7 @@ async def test_spec_18_14_files_of_runs_and_the_lock_are_their_owners_alone(tmp_
     assert [stat.S_IMODE(root.stat().st_mode) for root in roots] == [0o700, 0o700]
     assert {path.name for path in files} >= {"film.txt"}
     assert all(_others_cannot_read(path, data) for path in files)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in files if path.name == "film.txt"] == [0o600]
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in locks)
 
 

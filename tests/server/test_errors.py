@@ -193,6 +193,24 @@ def test_a_name_that_is_taken_is_409(client: httpx2.Client) -> None:
     assert problem(answer) == (409, "conflict")
 
 
+def test_a_thing_is_put_by_its_name(client: httpx2.Client) -> None:
+    template = client.put("/api/job-templates/by-name/put it/so", json={"job_type": "echo"})
+    plan = {"template_id": template.json()["template_id"], "cron_expression": "@daily"}
+    made = client.put("/api/schedules/by-name/put it", json=plan, params={"office_id": "default"})
+    again = client.put("/api/schedules/by-name/put it", json={**plan, "timezone": "Europe/Berlin"})
+    taken = client.post("/api/schedules", json={**plan, "name": "put it"})
+    elsewhere = client.put("/api/schedules/by-name/put it", json=plan, params={"office_id": "nowhere"})
+
+    assert (template.status_code, template.json()["name"]) == (201, "put it/so")
+    assert (made.status_code, again.status_code) == (201, 200)
+    assert made.headers["location"] == again.headers["location"]
+    assert again.json()["timezone"] == "Europe/Berlin"
+    assert problem(taken) == (409, "conflict")
+    assert problem(elsewhere) == (422, "invalid")
+    assert client.put("/api/schedules/by-name/put it", json={}).status_code == 422
+    assert client.put("/api/schedules/by-name/", json=plan).status_code == 422
+
+
 async def test_a_slot_that_does_not_come_free_is_503_with_how_many_were_ahead(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         await server.client.post("/api/jobs", json={"job_type": "gate"})

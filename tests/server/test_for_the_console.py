@@ -20,7 +20,7 @@ async def test_me_says_who_asks_what_they_may_do_and_where_events_are(tmp_path: 
             "scopes": ["read", "submit"],
             "office_id": "studio",
             "last_event": await server.scheduler.lists.last_event(),
-            "extensions": ["legacy", "offices", "stories"],
+            "extensions": ["adopt", "legacy", "offices", "stories"],
         }
 
 
@@ -76,8 +76,12 @@ async def test_the_queue_says_when_what_runs_and_what_waits_is_expected_to_end(t
             await server.ended((await server.scheduler.submit("echo")).job_id)
         await server.scheduler.submit("gate")
         await server.scheduler.submit("echo")
+        at_once = (await server.client.get("/api/queue", params={"wait_seconds": 0})).json()
         found = (await server.client.get("/api/queue")).json()
 
+        assert at_once["forecast_at"] is None
+        assert [job["job_id"] for job in at_once["queue"]] == [job["job_id"] for job in found["queue"]]
+        assert found["forecast_at"] is not None, "a short queue waits for its forecast"
         assert "expected_end" in found["running"][0]
         (queued,) = found["queue"]
         assert queued["expected_start"] <= queued["expected_end"]

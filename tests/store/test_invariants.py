@@ -46,6 +46,7 @@ KEY_FIXED = "a key never changes"
 LAST_ADMIN = "the last admin key cannot be deleted"
 AUDIT = "the audit log is only appended to"
 OCCURRENCES = "an occurrence is accounted for once"
+SCHEDULES = "a schedule cannot be replaced, and its name is given once in its office"
 TEMPLATES = "a template cannot be replaced, and its name is given once"
 TEMPLATE_IDENTITY = "what a template is never changes, and an archived one not at all"
 SCHEDULE_IDENTITY = "what a schedule is never changes, and a deleted one not at all"
@@ -68,8 +69,8 @@ ASKED_FIRST = {ONE_RUN: RUN_BORN, DIRECT_ONCE: DIRECT_MOVES, REPLACED: BORN}
 OR_ELSE = re.compile(r" or (?:ignore|replace)\b")
 
 RESERVE = (
-    "insert into reservations (reservation_id, office_id, reserved_at, reserved_by, expires_at, status) "
-    "values (:id, :office, 1, 'caller', 2, 'ACTIVE')"
+    "insert into reservations (reservation_id, run_id, office_id, reserved_at, reserved_by, expires_at, status) "
+    "values (:id, :caller, :office, 1, 'caller', 2, 'ACTIVE')"
 )
 WAIT = (
     "insert into direct_executions (run_id, arrival, node_id, office_id, lane_id, job_type, params, status, "
@@ -615,29 +616,38 @@ def test_a_unique_key_cannot_be_taken_over(db: Attacked) -> None:
 @pytest.mark.parametrize("verb", ["insert", "insert or replace"])
 def test_spec_11_3_an_office_has_one_ACTIVE_reservation(db: Attacked, verb: str) -> None:
     reserve = RESERVE.replace("insert", verb)
-    db.run(reserve, id="first", office="default")
-    db.run(reserve, id="elsewhere", office="elsewhere")
+    reserved(db, "first", "default", reserve)
+    reserved(db, "elsewhere", "elsewhere", reserve)
 
     for id_, office in (("second", "default"), ("first", "third")):
-        db.refuses("a reservation cannot be replaced", reserve, id=id_, office=office)
+        db.refuses("a reservation cannot be replaced", reserve, id=id_, office=office, caller="first")
+
+
+@pytest.mark.parametrize("caller", [None, "nobody", "ended"])
+def test_spec_11_3_a_reservation_is_made_for_a_caller_that_waits(db: Attacked, caller: str | None) -> None:
+    db.run(WAIT, id="ended", arrival=1, status="WAITING")
+    db.run("update direct_executions set status = 'CANCELLED', finished_at = 2")
+
+    rule = "a reservation is made for a direct execution that waits"
+    db.refuses(rule, RESERVE, id="first", office="default", caller=caller)
 
 
 def test_spec_11_3_the_index_stands_behind_the_rule(db: Attacked) -> None:
     db.connection.execute("drop trigger reservation_inserted_once")
-    db.run(RESERVE, id="first", office="default")
+    reserved(db, "first", "default")
 
-    db.refuses(UNIQUE, RESERVE, id="second", office="default")
+    db.refuses(UNIQUE, RESERVE, id="second", office="default", caller="first")
 
 
 def test_spec_11_3_a_reservation_has_no_other_status(db: Attacked) -> None:
-    db.run(RESERVE, id="first", office="default")
+    reserved(db, "first", "default")
 
     db.refuses(CHECK + "status in", "update reservations set status = 'LOST'")
 
 
 @pytest.mark.parametrize("ended", ["RELEASED", "EXPIRED"])
 def test_spec_11_3_a_reservation_is_not_revived(db: Attacked, ended: str) -> None:
-    db.run(RESERVE, id="first", office="default")
+    reserved(db, "first", "default")
     db.run("update reservations set status = :ended", ended=ended)
 
     for verb in ("update", "update or replace"):
@@ -647,11 +657,17 @@ def test_spec_11_3_a_reservation_is_not_revived(db: Attacked, ended: str) -> Non
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("reservation_id", "second"), ("office_id", "elsewhere"), ("reserved_at", 7), ("reserved_by", "another")],
+    [
+        ("reservation_id", "second"),
+        ("office_id", "elsewhere"),
+        ("reserved_at", 7),
+        ("reserved_by", "another"),
+        ("run_id", None),
+    ],
 )
 def test_spec_11_3_a_reservation_stays_with_its_holder(db: Attacked, column: str, value: object) -> None:
-    db.run(RESERVE, id="first", office="default")
-    db.run(RESERVE, id="second", office="elsewhere")
+    reserved(db, "first", "default")
+    reserved(db, "second", "elsewhere")
     change = f"reservations set {column} = :value where reservation_id = 'first'"
 
     db.refuses("what a reservation is never changes", "update " + change, value=value)
@@ -783,6 +799,21 @@ def test_the_name_of_a_template_is_given_once_among_those_that_live(db: Attacked
     db.refuses(UNIQUE + "job_templates.office_id, job_templates.name", second)
 
 
+def test_the_name_of_a_schedule_is_given_once_in_its_office_among_those_that_live(db: Attacked) -> None:
+    second = db.copy("insert", "schedules", "schedule_id = :schedule", schedule_id="'new'")
+    db.run(db.copy("insert", "schedules", "schedule_id = :schedule", schedule_id="'other'", name="'other'"))
+
+    db.refuses(SCHEDULES, second)
+    db.refuses(SCHEDULES, second.replace("insert", "insert or replace"))
+    renamed = (
+        "schedules set name = (select name from schedules where schedule_id = :schedule) where schedule_id = 'other'"
+    )
+    for verb in ("update", "update or replace"):
+        db.refuses(SCHEDULES, f"{verb} {renamed}")
+    db.connection.execute("drop trigger schedule_inserted_once")
+    db.refuses(UNIQUE + "schedules.office_id, schedules.name", second)
+
+
 @pytest.mark.parametrize("change", ["template_id = 'new'", "created_at = 7"])
 def test_what_a_template_is_never_changes(db: Attacked, change: str) -> None:
     db.refuses(TEMPLATE_IDENTITY, f"update job_templates set {change} where template_id = :template")
@@ -863,8 +894,8 @@ def test_the_number_of_an_event_is_never_given_again(db: Attacked) -> None:
 def test_history_is_not_deleted(db: Attacked, table: str, message: str) -> None:
     db.run("insert into artifacts select run_id, 'a.md', 'there', 1 from runs where job_id = :completed")
     db.run("insert into occurrences values (:schedule, 7, null, 1, 'skipped', 'missed', null, null)")
-    db.run(RESERVE, id="first", office="default")
-    db.run(WAIT, id="d", arrival=1, status="WAITING")
+    reserved(db, "first", "default")
+    db.run(WAIT, id="d", arrival=9, status="WAITING")
 
     db.refuses(message, f"delete from {table}")
 
@@ -877,7 +908,7 @@ def test_history_is_not_deleted(db: Attacked, table: str, message: str) -> None:
         ("artifacts", ARTIFACTS),
         ("occurrences", OCCURRENCES),
         ("job_templates", TEMPLATES),
-        ("schedules", "a schedule cannot be replaced"),
+        ("schedules", SCHEDULES),
         ("reservations", "a reservation cannot be replaced"),
         ("direct_executions", DIRECT_BORN),
         ("events", EVENTS),
@@ -887,8 +918,8 @@ def test_no_row_of_history_is_replaced_by_itself(db: Attacked, table: str, messa
     """Else OR REPLACE would delete a row and put another in its place, past every rule about changes."""
     db.run("insert into artifacts select run_id, 'a.md', 'there', 1 from runs where job_id = :completed")
     db.run("insert into occurrences values (:schedule, 7, null, 1, 'skipped', 'missed', null, null)")
-    db.run(RESERVE, id="first", office="default")
-    db.run(WAIT, id="d", arrival=1, status="WAITING")
+    reserved(db, "first", "default")
+    db.run(WAIT, id="d", arrival=9, status="WAITING")
 
     db.refuses(message, f"insert or replace into {table} select * from {table}")
     db.refuses(message, f"replace into {table} select * from {table}")
@@ -988,7 +1019,10 @@ def test_an_outage_is_of_failures_and_is_probed_while_it_is_held(db: Attacked) -
         "insert into dependencies (job_id, depends_on, chain_id, is_met) values (:queued, :keyed, 'nobody', 0)",
         "update job_groups set office_id = 'nowhere'",
         "insert into artifacts values ('no run', 'a.md', 'there', 1)",
-        RESERVE.replace(":id", "'first'").replace(":office", "'nowhere'"),
+        *(
+            f"insert into reservations values ('first', {caller}, '{office}', 1, 'caller', 2, 'RELEASED')"
+            for caller, office in (("null", "nowhere"), ("'nobody'", "default"))
+        ),
         "insert into occurrences values (:schedule, 7, null, 1, 'fired', null, null, 'nobody')",
         "insert into occurrences values ('nobody', 7, null, 1, 'skipped', 'missed', null, null)",
         "update schedules set template_id = 'nobody'",
@@ -1039,13 +1073,6 @@ def test_no_direct_execution_refers_to_nothing(db: Attacked, column: str, value:
     changes = {"run_id": "'second'", "arrival": "2", column: value}
 
     db.refuses(FOREIGN, db.copy("insert", "direct_executions", "run_id = 'first'", **changes))
-
-
-def test_no_reservation_is_for_nobody(db: Attacked) -> None:
-    db.connection.pragma("foreign_keys", True)
-    db.run(RESERVE, id="first", office="default")
-
-    db.refuses(FOREIGN, "update reservations set run_id = 'nobody'")
 
 
 # Maintenance.
@@ -1140,8 +1167,8 @@ async def test_INV_002_the_deadline_of_a_run_moves_in_maintenance_only_and_only_
 def test_spec_11_3_the_age_of_a_reservation_moves_in_maintenance_only_and_only_while_it_is_held(db: Attacked) -> None:
     begun = ["insert into maintenance values ('the clock has stepped', 1)"]
     move, rule = "update reservations set reserved_at = reserved_at + 1", "what a reservation is never changes"
-    db.run(RESERVE, id="held", office="default")
-    db.run(RESERVE, id="released", office="elsewhere")
+    reserved(db, "held", "default")
+    reserved(db, "released", "elsewhere")
     db.run("update reservations set status = 'RELEASED' where reservation_id = 'released'")
 
     db.refuses(rule, move + " where reservation_id = 'held'")
@@ -1268,14 +1295,22 @@ def test_every_rule_of_the_schema_is_attacked_here_or_in_a_file_of_its_own(db: A
         "job_takes_free_worker", "key_first_is_admin", "key_fixed", "key_last_admin",
         "node_comes_back_anew",
         "occurrence_fixed", "occurrence_inserted_once", "occurrence_kept",
-        "schedule_identity", "schedule_inserted_once", "schedule_kept", "template_identity",
+        "schedule_identity", "schedule_inserted_once", "schedule_kept", "schedule_renamed", "template_identity",
         "template_inserted_once", "template_kept", "template_renamed", "template_stays",
-        "reservation_identity", "reservation_inserted_once", "reservation_kept", "reservation_moves",
+        "reservation_has_caller", "reservation_identity", "reservation_inserted_once", "reservation_kept",
+        "reservation_moves",
         "run_born_running", "run_company_kept", "run_identity", "run_inserted_once", "run_kept", "run_written_once",
     }  # fmt: skip
 
 
 # Arrangement.
+
+
+def reserved(db: Attacked, name: str, office_id: str, reserve: str = RESERVE) -> None:
+    """A caller that waits, and its reservation."""
+    [(arrivals,)] = db.run("select count(*) from direct_executions")
+    db.run(WAIT.replace("'default'", ":office"), id=name, arrival=arrivals + 1, status="WAITING", office=office_id)
+    db.run(reserve, id=name, office=office_id, caller=name)
 
 
 @pytest.fixture(scope="module")

@@ -208,3 +208,14 @@ def only(found: list[str], kind: str, text: str) -> str:
         some = ", ".join(found[:SHOWN]) + (", …" if len(found) > SHOWN else "")
         raise Invalid(f"{text!r} matches several: {some}; give more of the id")
     return found[0]
+
+
+def follow_up(
+    webhook: str | None, webhook_format: str | None, retries: int | None, retry_on: Sequence[str] | None
+) -> dict[str, Any]:
+    """Returns what happens after a run: the webhook and the retry policy of a job or a template."""
+    if webhook_format is not None and webhook is None:
+        raise typer.BadParameter("--webhook-format says the form of a message; give --webhook URL too")
+    hook = given(url=webhook, format=webhook_format)
+    policy = given(max_attempts=retries, retry_on=list(retry_on) if retry_on else None)
+    return dict(given(webhook=hook or None, retry_policy=policy or None))

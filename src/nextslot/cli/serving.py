@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from urllib.parse import parse_qsl, urlsplit
 
-from nextslot import offline_commands
 from nextslot.config import Configuration
 from nextslot.config.loading import without_password
 from nextslot.configuration_reload import ConfiguredScheduler
@@ -32,6 +31,8 @@ async def serve(configuration: Configuration, ready: Callable[[str], None]) -> b
     settings = configuration.settings
     _refuse_old_switch(os.environ)
     logs.install(settings.logs.format, settings.logs.level, configuration.secrets())
+    for sentence in configuration.warnings():
+        log.warning("%s", sentence)
     is_shared = open_store.is_shared(configuration.store_url)
     if is_shared and is_unprotected(configuration.store_url, os.environ):
         log.warning(
@@ -131,7 +132,12 @@ async def _prepare(configuration: Configuration) -> None:
 async def _check_keys(configuration: Configuration) -> None:
     """Raises unless a server that other machines can reach has an API key."""
     host = configuration.settings.server.host
-    if is_loopback(host) or await offline_commands.is_guarded(configuration):
+    if is_loopback(host):
+        return
+    # Only here: it imports all that works on a database without a scheduler.
+    from nextslot import offline_commands
+
+    if await offline_commands.is_guarded(configuration):
         return
     # The suggested command must use the same database: repeat what only this command line has set.
     given = configuration.overrides.get("store.url")

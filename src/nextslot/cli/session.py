@@ -1,10 +1,11 @@
 """What every command shares: the server or the data directory it works on, JSON output, and its registration."""
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import typer
@@ -15,8 +16,11 @@ from .options import AsJson, Data, Database, File, Key, Url
 if TYPE_CHECKING:
     from nextslot.client import Client
     from nextslot.config import Configuration
+    from nextslot.extension_api import Attached
 
 Function = Callable[..., None]
+T = TypeVar("T")
+A = TypeVar("A", bound="Attached")
 
 # A person is waiting: repeat a failed request once, then show what to do.
 RETRIES = 1
@@ -129,6 +133,18 @@ def configuration(data: Path, config: Path | None, **overrides: Any) -> "Configu
     return load(data, config, overrides={name.replace("__", "."): value for name, value in overrides.items()})
 
 
+def run_offline(wanted: "Configuration", kind: type[A], work: Callable[[A], Awaitable[T]]) -> T:
+    """Runs a work of an extension, whose `Attached` has this class, on a database that no server uses."""
+    from nextslot.scheduler_from_config import opened_offline
+
+    async def body() -> T:
+        async with opened_offline(wanted) as scheduler:
+            return await work(scheduler.extension(kind))
+
+    wanted.data.mkdir(parents=True, exist_ok=True)
+    return asyncio.run(body())
+
+
 def before_the_command(
     url: Annotated[str | None, typer.Option("--url", help="The server's address, as after the command.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="The API key, as after the command.")] = None,
@@ -147,6 +163,16 @@ def add_group(app: typer.Typer, name: str, help: str, *functions: Function) -> t
         command(made)(function)
     app.add_typer(made)
     return made
+
+
+def with_parameters_of(other: Function) -> Callable[[Function], Function]:
+    """Gives a command the arguments and options of another function, which it gets as keywords."""
+
+    def give(function: Function) -> Function:
+        function.__signature__ = inspect.signature(other, eval_str=True)  # type: ignore[attr-defined]
+        return function
+
+    return give
 
 
 def _option(context: typer.Context, name: str, value: str | None) -> str | None:

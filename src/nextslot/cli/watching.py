@@ -15,13 +15,7 @@ from . import output
 from .session import Session
 
 if TYPE_CHECKING:
-    from nextslot.client import (
-        Client,
-        Direct,
-        Ended,
-        JobDetail,
-        Update,
-    )
+    from nextslot.client import Client, Direct, Ended, JobDetail, Update
 
 SUCCESS = ("COMPLETED", "SKIPPED")
 # The exit code by which shells report a program that Ctrl-C ended.
@@ -84,7 +78,7 @@ def _awaited(session: Session, job_id: str) -> "JobDetail | None":
 
 
 def _followed(session: Session, job_id: str) -> "JobDetail | None":
-    """Prints the logs of all runs of the chain, each from its beginning to its end."""
+    """Prints the log of each run of the chain that `watch` finds, from its beginning to its end."""
     last, followed = None, set()
     for last in session.client.watch(job_id):
         if last.run is not None and last.run.run_id not in followed:

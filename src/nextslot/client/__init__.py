@@ -22,25 +22,6 @@ from .values import (
 )
 
 __all__ = [
-    "AsyncClient",
-    "Client",
-    "Direct",
-    "Ended",
-    "Event",
-    "Group",
-    "GroupDetail",
-    "Job",
-    "JobDetail",
-    "JobType",
-    "NoAnswer",
-    "Node",
-    "OutcomeUnknown",
-    "Page",
-    "Queue",
-    "Rejected",
-    "Run",
-    "Schedule",
-    "Template",
-    "Update",
-    "Why",
-]
+    "AsyncClient", "Client", "Direct", "Ended", "Event", "Group", "GroupDetail", "Job", "JobDetail", "JobType",
+    "NoAnswer", "Node", "OutcomeUnknown", "Page", "Queue", "Rejected", "Run", "Schedule", "Template", "Update", "Why",
+]  # fmt: skip

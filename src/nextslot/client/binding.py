@@ -9,7 +9,7 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from .operations import Reply, Request, RequestRetries, asked, get, paged
+from .operations import Reply, Request, RequestRetries, asked, get, paged, texts
 from .values import ClientValue, Page
 
 if TYPE_CHECKING:
@@ -103,6 +103,12 @@ class Subject(Generic[Way]):
 
     def _ask(self, request: Request, read: Callable[[Any], T]) -> Operation[T]:
         return asked(self._transport, self._retries, request, lambda reply: read(reply.json()))
+
+    def _put(self, path: str, office_id: str | None, body: Any, read: Callable[[Any], T]) -> Operation[tuple[T, bool]]:
+        """Puts a thing by its name, and returns whether it is new. Sent twice, it has the effect of one."""
+        query = texts({"office_id": office_id})
+        request = Request(method="PUT", path=path, query=query, body=body, is_repeatable=True)
+        return asked(self._transport, self._retries, request, lambda reply: (read(reply.json()), reply.status == 201))
 
     def _do(self, request: Request) -> Operation[None]:
         return asked(self._transport, self._retries, request, lambda reply: None)

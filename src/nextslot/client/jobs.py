@@ -6,19 +6,7 @@ from typing import Unpack
 from .binding import Operation, StreamOperation, Subject, Way, stream_verb, verb
 from .operations import RequestRetries, asked, create, get, given, paged, part, patch, post, put
 from .options import JobChanges, JobFilter, JobOptions, NewJob
-from .values import (
-    Cancelled,
-    Ended,
-    Job,
-    JobDetail,
-    JobType,
-    Json,
-    Page,
-    Paused,
-    Queue,
-    Retried,
-    Why,
-)
+from .values import Cancelled, Ended, Job, JobDetail, JobType, Json, Page, Paused, Queue, Retried, Why
 
 # Between two requests for a job that a caller waits for: short at first, for short jobs.
 FIRST_LOOK_SECONDS = 0.05
@@ -121,9 +109,9 @@ class JobVerbs(Subject[Way]):
         return self._ask(post(f"/api/jobs/{part(job_id)}/move", body), Job.read)
 
     @verb
-    def why(self, job_id: str) -> Operation[Why]:
-        """Explains why a job is not running, and when it will."""
-        return self._ask(get(f"/api/jobs/{part(job_id)}/why"), Why.read)
+    def why(self, job_id: str, wait_seconds: float = 5) -> Operation[Why]:
+        """Explains why a job is not running, and when it will if a forecast is there within `wait_seconds`."""
+        return self._ask(get(f"/api/jobs/{part(job_id)}/why", {"wait_seconds": wait_seconds}), Why.read)
 
     @verb
     def rerun(
@@ -178,9 +166,14 @@ class JobVerbs(Subject[Way]):
     # The queue.
 
     @verb
-    def queue(self, office_id: str = "default", limit: int = 50, cursor: str | None = None) -> Operation[Queue]:
-        """Returns the running and the waiting jobs of an office, in order."""
-        return self._ask(get("/api/queue", {"office_id": office_id, **paged(limit, cursor)}), Queue.read)
+    def queue(
+        self, office_id: str = "default", limit: int = 50, cursor: str | None = None, wait_seconds: float | None = None
+    ) -> Operation[Queue]:
+        """Returns the running and the waiting jobs of an office, in order; with expected times if a forecast is there
+        within `wait_seconds`: by default a second for at most 50 jobs, else at once.
+        """
+        query = {"office_id": office_id, **paged(limit, cursor), "wait_seconds": wait_seconds}
+        return self._ask(get("/api/queue", query), Queue.read)
 
     @verb
     def reorder(self, job_ids: Sequence[str]) -> Operation[Queue]:

@@ -192,7 +192,7 @@ def _text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (list, tuple, set, frozenset)):
         return ",".join(_text(one) for one in value)
-    return str(_plain(value))
+    return str(value if isinstance(value, float) else _plain(value))
 
 
 def _is_finite(value: Any) -> bool:

@@ -93,16 +93,18 @@ class EventFilter(TypedDict, total=False):
 
 class QuotaChanges(TypedDict, total=False):
     queued_jobs: int | None
+    lanes: int | None
     requests_per_second: int | None
     streams: int | None
     direct_callers: int | None
     delivery_places: int | None
+    body_bytes: int | None
+    stored_bytes: int | None
     max_concurrent_jobs: int | None
     job_types: list[str] | None
 
 
-class TemplateOptions(TypedDict, total=False):
-    office_id: str
+class TemplatePutOptions(TypedDict, total=False):
     params: Json
     retry_policy: Json | None
     timeout_seconds: float | None
@@ -112,56 +114,33 @@ class TemplateOptions(TypedDict, total=False):
     description: str | None
 
 
+class TemplateOptions(TemplatePutOptions, total=False):
+    office_id: str
+
+
 class TemplateChanges(TemplateOptions, total=False):
     name: str
     job_type: str
 
 
-class ScheduleOptions(TypedDict, total=False):
+class SchedulePutOptions(TypedDict, total=False):
     timezone: str
     enabled: bool
     param_overrides: Json | None
-    office_id: str
     catch_up: str
     catch_up_window_seconds: float
     overlap: str
     priority: int | None
 
 
+class ScheduleOptions(SchedulePutOptions, total=False):
+    office_id: str
+
+
 class ScheduleChanges(ScheduleOptions, total=False):
     name: str
     template_id: str
     cron_expression: str
-
-
-class OfficeOptions(TypedDict, total=False):
-    name: str
-    status: str
-    webhook: Json | None
-    on_dependency_failure: str
-    cancel_mode: str
-
-
-class OfficeJobOptions(TypedDict, total=False):
-    key: str
-    description: str
-    role: str
-    priority: int
-    depends_on: Sequence[str]
-    timeout_ms: int
-    params: Json
-    urgent: bool
-    job_type: str
-
-
-class OfficeConfigChanges(TypedDict, total=False):
-    maxConcurrentJobs: int
-    maxConcurrentByRole: Mapping[str, int]
-    defaultTimeout: int | None
-    maxRetries: int
-    retryBackoff: str
-    retryBaseDelay: int
-    retryOn: Sequence[str]
 
 
 class WebhookChanges(TypedDict, total=False):

@@ -4,14 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nextslot import errors
-from nextslot.errors import (
-    DependencyCycle,
-    Invalid,
-    NextslotError,
-    Problem,
-    SlotBusy,
-    Unavailable,
-)
+from nextslot.errors import DependencyCycle, Invalid, NextslotError, Problem, SlotBusy, Unavailable
 
 
 class Rejected(NextslotError):

@@ -1,37 +1,29 @@
-"""The verbs by subject: templates, schedules, webhooks, offices, keys, nodes. `verbs.py` has the rest."""
+"""The verbs by subject: templates, schedules, webhooks, quotas, keys, nodes. `verbs.py` has the rest."""
 
 from collections.abc import Sequence
 from typing import Unpack
 
 from .binding import Collection, Operation, StreamOperation, Subject, Way, stream_verb, verb
-from .operations import create, delete, get, given, paged, part, patch, post
+from .operations import create, delete, get, given, part, patch, post
 from .options import (
-    OfficeConfigChanges,
-    OfficeJobOptions,
-    OfficeOptions,
     QuotaChanges,
     ScheduleChanges,
     ScheduleOptions,
+    SchedulePutOptions,
     TemplateChanges,
     TemplateOptions,
+    TemplatePutOptions,
     Time,
     Values,
     WebhookChanges,
 )
 from .values import (
-    Cancelled,
     Delivery,
-    Execution,
     Job,
     Json,
     Key,
     Node,
     Occurrence,
-    Office,
-    OfficeConfig,
-    OfficeEvents,
-    OfficeJob,
-    OfficeStats,
     Page,
     Preview,
     Schedule,
@@ -50,6 +42,15 @@ class Templates(Collection[Way, Template]):
     ) -> Operation[Template]:
         body = {"name": name, "job_type": job_type, **options}
         return self._ask(create("/api/job-templates", body, idempotency_key), Template.read)
+
+    @verb
+    def put(
+        self, name: str, job_type: str, *, office_id: str | None = None, **options: Unpack[TemplatePutOptions]
+    ) -> Operation[tuple[Template, bool]]:
+        """Makes the template of this name what the arguments say, and a new one if there is none. Returns whether it
+        is new."""
+        path = f"/api/job-templates/by-name/{part(name)}"
+        return self._put(path, office_id, {"job_type": job_type, **options}, Template.read)
 
     @verb
     def get(self, template_id: str) -> Operation[Template]:
@@ -79,6 +80,21 @@ class Schedules(Subject[Way]):
     ) -> Operation[Schedule]:
         body = {"name": name, "template_id": template_id, "cron_expression": cron_expression, **options}
         return self._ask(create("/api/schedules", body, idempotency_key), Schedule.read)
+
+    @verb
+    def put(
+        self,
+        name: str,
+        template_id: str,
+        cron_expression: str,
+        *,
+        office_id: str | None = None,
+        **options: Unpack[SchedulePutOptions],
+    ) -> Operation[tuple[Schedule, bool]]:
+        """Makes the schedule of this name what the arguments say, and a new one if there is none. Returns whether it
+        is new."""
+        body = {"template_id": template_id, "cron_expression": cron_expression, **options}
+        return self._put(f"/api/schedules/by-name/{part(name)}", office_id, body, Schedule.read)
 
     @stream_verb
     def list(self, *, office_id: str | None = None, template_id: str | None = None) -> StreamOperation[Schedule]:
@@ -206,146 +222,6 @@ class Webhooks(Collection[Way, Webhook]):
         return self._ask(post(f"/api/webhook-deliveries/{part(delivery_id)}/redeliver"), Delivery.read)
 
 
-class Offices(Collection[Way, Office]):
-    """Offices, and their jobs in the language of offices."""
-
-    PATH, KIND = "/api/offices", Office
-
-    @verb
-    def create(
-        self, office_id: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[OfficeOptions]
-    ) -> Operation[Office]:
-        body = {**given(office_id=office_id), **options}
-        return self._ask(create("/api/offices", body, idempotency_key), Office.read)
-
-    @verb
-    def get(self, office_id: str) -> Operation[Office]:
-        return self._ask(get(f"/api/offices/{part(office_id)}"), Office.read)
-
-    @verb
-    def change(self, office_id: str, **changes: Unpack[OfficeOptions]) -> Operation[Office]:
-        return self._ask(patch(f"/api/offices/{part(office_id)}", changes), Office.read)
-
-    @verb
-    def submit(
-        self,
-        office_id: str,
-        jobs: Sequence[OfficeJobOptions],
-        task_id: str | None = None,
-        *,
-        idempotency_key: str | None = None,
-    ) -> Operation[tuple[OfficeJob, ...]]:
-        body = {"jobs": [dict(job) for job in jobs], **given(task_id=task_id)}
-        request = create(f"/api/offices/{part(office_id)}/jobs", body, idempotency_key)
-        return self._items(request, OfficeJob)
-
-    @verb
-    def jobs_page(
-        self,
-        office_id: str,
-        limit: int = 50,
-        cursor: str | None = None,
-        *,
-        status: Values | None = None,
-        role: Values | None = None,
-        task_id: Values | None = None,
-    ) -> Operation[Page[OfficeJob]]:
-        path = f"/api/offices/{part(office_id)}/jobs"
-        return self._page(OfficeJob, path, limit, cursor, status=status, role=role, task_id=task_id)
-
-    @verb
-    def job(self, office_id: str, job_id: str) -> Operation[OfficeJob]:
-        return self._ask(get(f"{_job(office_id, job_id)}"), OfficeJob.read)
-
-    @verb
-    def executions(self, office_id: str, job_id: str) -> Operation[tuple[Execution, ...]]:
-        request = get(f"{_job(office_id, job_id)}/executions")
-        return self._items(request, Execution)
-
-    @verb
-    def retry(self, office_id: str, job_id: str) -> Operation[OfficeJob]:
-        return self._ask(post(f"{_job(office_id, job_id)}/retry"), OfficeJob.read)
-
-    @verb
-    def cancel(
-        self, office_id: str, job_id: str, reason: str | None = None, interrupt: bool | None = None
-    ) -> Operation[OfficeJob]:
-        body = given(reason=reason, interrupt=interrupt)
-        return self._ask(post(f"{_job(office_id, job_id)}/cancel", body), OfficeJob.read)
-
-    @verb
-    def set_priority(
-        self, office_id: str, job_id: str, priority: int | None = None, urgent: bool | None = None
-    ) -> Operation[OfficeJob]:
-        """Changes the priority of a job; in the office API, lower goes first."""
-        path = f"{_job(office_id, job_id)}/priority"
-        body = given(priority=priority, urgent=urgent)
-        return self._ask(patch(path, body), OfficeJob.read)
-
-    @verb
-    def cancel_all(
-        self,
-        office_id: str,
-        task_id: str | None = None,
-        include_running: bool = True,
-        reason: str | None = None,
-    ) -> Operation[Cancelled]:
-        body = given(task_id=task_id, include_running=include_running, reason=reason)
-        return self._ask(post(f"/api/offices/{part(office_id)}/jobs/cancel-all", body), Cancelled.read)
-
-    @verb
-    def stats(self, office_id: str) -> Operation[OfficeStats]:
-        return self._ask(get(f"/api/offices/{part(office_id)}/scheduler/stats"), OfficeStats.read)
-
-    @verb
-    def config(self, office_id: str) -> Operation[OfficeConfig]:
-        return self._ask(get(f"/api/offices/{part(office_id)}/scheduler/config"), OfficeConfig.read)
-
-    @verb
-    def change_config(self, office_id: str, **changes: Unpack[OfficeConfigChanges]) -> Operation[OfficeConfig]:
-        return self._ask(patch(f"/api/offices/{part(office_id)}/scheduler/config", changes), OfficeConfig.read)
-
-    @verb
-    def process(self, office_id: str) -> Operation[tuple[OfficeJob, ...]]:
-        """Dispatches the office's queue now, and returns the jobs that started."""
-        request = post(f"/api/offices/{part(office_id)}/scheduler/process")
-        return self._items(request, OfficeJob)
-
-    @verb
-    def events(
-        self, office_id: str, after: int = 0, limit: int = 100, cursor: str | None = None
-    ) -> Operation[OfficeEvents]:
-        """Returns events after a number or from a cursor, oldest first."""
-        request = get(f"/api/offices/{part(office_id)}/events", {"after": after, **paged(limit, cursor)})
-        return self._ask(request, OfficeEvents.read)
-
-
-class Library(Subject[Way]):
-    """Stories and research cards, as JSON."""
-
-    @verb
-    def stories(
-        self, limit: int = 50, cursor: str | None = None, *, q: str | None = None, tag: str | None = None
-    ) -> Operation[Json]:
-        return self._ask(get("/api/stories", {"q": q, "tag": tag, **paged(limit, cursor)}), lambda json: json)
-
-    @verb
-    def story(self, story_id: str) -> Operation[Json]:
-        """Returns a story with its text, and how similar it is to earlier ones."""
-        return self._ask(get(f"/api/stories/{part(story_id)}"), lambda json: json)
-
-    @verb
-    def cards(
-        self, limit: int = 50, cursor: str | None = None, *, q: str | None = None, tag: str | None = None
-    ) -> Operation[Json]:
-        return self._ask(get("/api/research-cards", {"q": q, "tag": tag, **paged(limit, cursor)}), lambda json: json)
-
-    @verb
-    def card(self, card_id: str) -> Operation[Json]:
-        """Returns a research card, and how similar it is to earlier ones."""
-        return self._ask(get(f"/api/research-cards/{part(card_id)}"), lambda json: json)
-
-
 class Quotas(Subject[Way]):
     """What admins grant each office at most."""
 
@@ -407,7 +283,3 @@ class Nodes(Subject[Way]):
     def forget(self, node_id: str) -> Operation[None]:
         """Removes a node that will not come back, with its resources."""
         return self._do(delete(f"/api/nodes/{part(node_id)}"))
-
-
-def _job(office_id: str, job_id: str) -> str:
-    return f"/api/offices/{part(office_id)}/jobs/{part(job_id)}"

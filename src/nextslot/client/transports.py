@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from nextslot.errors import Invalid
 
-from .binding import finish
+from .binding import Way, finish
 from .operations import DEFAULT_RETRIES, Lost, OpenReply, Reply, Request, RequestRetries
 from .verbs import Verbs
 
@@ -241,12 +241,14 @@ class AsyncTransport(Transport):
         return self._pool
 
 
-class Client(Verbs[BlockingTransport]):
-    """A scheduler over HTTP, blocking. Without arguments: NEXTSLOT_URL, NEXTSLOT_API_KEY, NEXTSLOT_CA, else this
-    machine.
+class ConnectedVerbs(Verbs[Way]):
+    """A scheduler over HTTP. Without arguments: NEXTSLOT_URL, NEXTSLOT_API_KEY, NEXTSLOT_CA, else this machine.
 
     `on_note` gets what the server remarks about a submission, such as that no language model answers.
     """
+
+    # Makes the transport; a subclass has that of its way.
+    TRANSPORT: ClassVar[Any]
 
     def __init__(
         self,
@@ -258,7 +260,13 @@ class Client(Verbs[BlockingTransport]):
         on_note: Callable[[str], None] | None = None,
     ) -> None:
         address = Address.of(url, key, ca)
-        super().__init__(BlockingTransport(address, on_note), RequestRetries(address.url, retries))
+        super().__init__(self.TRANSPORT(address, on_note), RequestRetries(address.url, retries))
+
+
+class Client(ConnectedVerbs[BlockingTransport]):
+    """A scheduler over HTTP, blocking."""
+
+    TRANSPORT = BlockingTransport
 
     def close(self) -> None:
         finish(self._transport.close())
@@ -272,20 +280,10 @@ class Client(Verbs[BlockingTransport]):
         self.close()
 
 
-class AsyncClient(Verbs[AsyncTransport]):
+class AsyncClient(ConnectedVerbs[AsyncTransport]):
     """A scheduler over HTTP, on the running event loop. It has the verbs of `Client`, awaited."""
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        key: str | None = None,
-        ca: str | None = None,
-        retries: int = DEFAULT_RETRIES,
-        on_note: Callable[[str], None] | None = None,
-    ) -> None:
-        address = Address.of(url, key, ca)
-        super().__init__(AsyncTransport(address, on_note), RequestRetries(address.url, retries))
+    TRANSPORT = AsyncTransport
 
     async def close(self) -> None:
         await self._transport.close()

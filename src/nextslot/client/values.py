@@ -12,13 +12,7 @@ from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
 
 from nextslot import domain
-from nextslot.domain.declared_values import (
-    Value,
-    declared,
-    is_time,
-    is_words,
-    item_of,
-)
+from nextslot.domain.declared_values import Value, declared, is_time, is_words, item_of
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
@@ -42,7 +36,7 @@ def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
 
 
 def _reader(kind: Any, is_optional: bool = True) -> Callable[[Any], Any]:
-    """Returns the function that reads a value of a declared type; None stays None."""
+    """Returns the function that reads a value of a declared type; None stays None, or is () for a required tuple."""
     if (item := item_of(kind)) is not None:
         read = _reader(item)
         none = None if is_optional else ()
@@ -117,6 +111,7 @@ class Queue(ClientValue):
     next_cursor: str | None
     reservation: Reservation | None
     direct_waiting: int
+    forecast_at: datetime | None
 
 
 class Paused(ClientValue):
@@ -139,6 +134,7 @@ class Why(ClientValue):
     expected_start: datetime | None
     expected_end: datetime | None
     confidence: str
+    forecast_at: datetime | None
 
 
 class Cancelled(ClientValue):
@@ -287,83 +283,6 @@ class Me(ClientValue):
 
 class AuditEntry(ClientValue, domain.AuditEntry[datetime]):
     """Who changed what, and when."""
-
-
-class Office(ClientValue, domain.OfficeFields[datetime]):
-    pass
-
-
-class Execution(ClientValue):
-    id: str | None
-    job_id: str
-    attempt: int
-    status: str
-    started_at: datetime | None
-    timeout_at: datetime | None
-    completed_at: datetime | None
-    session_id: str | None
-    error_message: str | None
-    created_at: datetime
-
-
-class OfficeJob(ClientValue):
-    job_id: str
-    office_id: str
-    job_type: str | None
-    task_id: str | None
-    role: str | None
-    description: str | None
-    status: str
-    priority: int
-    params: Json
-    timeout_ms: int | None
-    depends_on: tuple[str, ...]
-    blocked_by: tuple[Json, ...]
-    retry_count: int
-    executions: tuple[Execution, ...]
-    created_at: datetime
-    started_at: datetime | None
-    completed_at: datetime | None
-    cancelled_at: datetime | None
-
-
-class OfficeStats(ClientValue):
-    office_id: str | None
-    pending: int
-    ready: int
-    processing: int
-    done: int
-    failed: int
-    cancelled: int
-    avg_completion_time: float | None
-
-
-class OfficeConfig(ClientValue):
-    """The settings of an office, in camelCase as in its API."""
-
-    maxConcurrentJobs: int  # noqa: N815
-    maxConcurrentByRole: Mapping[str, int]  # noqa: N815
-    defaultTimeout: float | None  # noqa: N815
-    maxRetries: int  # noqa: N815
-    retryBackoff: str  # noqa: N815
-    retryBaseDelay: float  # noqa: N815
-    retryOn: tuple[str, ...]  # noqa: N815
-
-
-class OfficeEvent(ClientValue):
-    type: str
-    job_id: str | None
-    office_id: str | None
-    details: Json
-    timestamp: datetime
-
-
-class OfficeEvents(ClientValue):
-    """Events of an office; `next_cursor` is the next page, and `next_after` the number to continue from later."""
-
-    items: tuple[OfficeEvent, ...]
-    next_cursor: str | None
-    next_after: int
 
 
 class OfficeStatus(ClientValue, domain.OfficeStatus[datetime]):

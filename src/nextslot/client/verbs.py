@@ -1,7 +1,7 @@
 """The verbs of runs, groups, direct requests, events and the service itself, on top of those of jobs."""
 
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Callable, Sequence
+from typing import TypeVar, Unpack
 from urllib.parse import quote
 
 from . import streams
@@ -10,7 +10,7 @@ from .jobs import JobVerbs
 from .operations import Request, RequestRetries, asked, create, get, given, part, post, texts
 from .options import DirectOptions, EventFilter, NewJob, RunFilter, Values
 from .streams import End, Message
-from .subjects import Keys, Library, Nodes, Offices, Quotas, Schedules, Templates, Webhooks
+from .subjects import Keys, Nodes, Quotas, Schedules, Templates, Webhooks
 from .values import (
     AuditEntry,
     Direct,
@@ -28,6 +28,8 @@ from .values import (
     Update,
 )
 
+T = TypeVar("T")
+
 
 class Verbs(JobVerbs[Way]):
     """The verbs of `Client` and `AsyncClient`, with the names that `Scheduler` has."""
@@ -38,11 +40,13 @@ class Verbs(JobVerbs[Way]):
         self.templates: Templates[Way] = Templates(transport, retries)
         self.schedules: Schedules[Way] = Schedules(transport, retries)
         self.webhooks: Webhooks[Way] = Webhooks(transport, retries)
-        self.offices: Offices[Way] = Offices(transport, retries)
-        self.library: Library[Way] = Library(transport, retries)
         self.keys: Keys[Way] = Keys(transport, retries)
         self.quotas: Quotas[Way] = Quotas(transport, retries)
         self.nodes: Nodes[Way] = Nodes(transport, retries)
+
+    def extension(self, kind: Callable[[Way, RequestRetries], T]) -> T:
+        """Returns the verbs of an extension, by their class."""
+        return kind(self._transport, self._retries)
 
     # Runs.
 

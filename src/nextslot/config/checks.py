@@ -15,11 +15,7 @@ from nextslot.errors import Invalid
 from nextslot.executors.job_type_catalog import check_job_type
 
 from .fields import table_of
-from .settings import (
-    OfficeTable,
-    Section,
-    settings_class,
-)
+from .settings import OfficeTable, Section, settings_class
 
 Found = tuple[tuple[str, ...], str]
 

@@ -1,7 +1,4 @@
-"""The declared settings as data: all values with their paths, conversion from text, and tables for the documentation.
-
-`loading` calls it. `python -m nextslot.config` prints the tables; a test compares docs/configuration.md with them.
-"""
+"""The declared settings as data: all values with their paths, and conversion from text. `loading` calls it."""
 
 import tomllib
 import types
@@ -10,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, SecretStr
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from .settings import Section, settings_class
 
@@ -89,37 +84,3 @@ def table_of(annotation: Any) -> tuple[type[Section] | None, bool]:
     if is_many:
         kind = _plain(typing.get_args(kind)[1])
     return (kind, is_many) if isinstance(kind, type) and issubclass(kind, Section) else (None, is_many)
-
-
-def tables() -> str:
-    """Returns the tables of docs/configuration.md, one for each section, generated from the declarations."""
-    return "\n".join(_table(name, field) for name, field in settings_class().model_fields.items())
-
-
-def _table(name: str, field: FieldInfo) -> str:
-    section, is_many = table_of(field.annotation)
-    lines = [f"### {name}{'.NAME' if is_many else ''}", ""]
-    if section is None:
-        return "\n".join([*lines, field.description or "", ""])
-    lines += ["| setting | default | meaning |", "|---|---|---|"]
-    lines += [f"| `{path}` | {default} | {meaning} |" for path, default, meaning in _rows(section, "")]
-    return "\n".join([*lines, ""])
-
-
-def _rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str]]:
-    for name, field in section.model_fields.items():
-        yield prefix + name, _default(section, field), field.description or ""
-        inner, is_many = table_of(field.annotation)
-        if inner is not None:
-            yield from _rows(inner, f"{prefix}{name}.{'NAME.' if is_many else ''}")
-
-
-def _default(section: type[Section], field: FieldInfo) -> str:
-    value = field.default
-    if value is PydanticUndefined:
-        return "required"
-    if value is None or value in ([], {}, ""):
-        return "none"
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else f"`{value}`"

@@ -7,6 +7,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -68,6 +69,18 @@ class Configuration:
         return [
             Effective(".".join(path), masked(path, value), self.origins.get(path, DEFAULT))
             for path, value in self.leaves()
+        ]
+
+    def warnings(self) -> list[str]:
+        """Returns a sentence for each variable that has no effect and is nearly the name of a setting."""
+        settings = {"_".join(path).upper(): PREFIX + "__".join(path).upper() for path, _ in self.leaves()}
+        given = os.environ if self.environment is None else self.environment
+        names = [name for name in sorted(given) if name.startswith(PREFIX) and "__" not in name]
+        close = {name: get_close_matches(name.removeprefix(PREFIX), settings, n=1, cutoff=0.9) for name in names}
+        return [
+            f"the environment variable {name} has no effect; did you mean {settings[found[0]]}?"
+            for name, found in close.items()
+            if found
         ]
 
     def leaves(self) -> Iterator[tuple[Path_, Any]]:

@@ -4,34 +4,12 @@ Every layer speaks in these. They decide nothing; `lifecycle` and `policy` do. O
 imported from here.
 """
 
-from .bounds import MAX_PRIORITY, URGENT
-from .direct import (
-    Direct,
-    DirectFields,
-    DirectStatus,
-    Reservation,
-)
+from .bounds import MAX_PRIORITY, URGENT, Json
+from .direct import Direct, DirectFields, DirectStatus, Reservation
 from .events import Event
-from .failures import (
-    RETRYABLE,
-    Backoff,
-    Decision,
-    FailureKind,
-    RetryPolicy,
-)
-from .forecast import (
-    Confidence,
-    Expected,
-    Forecast,
-    Reason,
-    Why,
-)
-from .groups import (
-    Group,
-    GroupMode,
-    GroupStatus,
-    OnFailure,
-)
+from .failures import RETRYABLE, Backoff, Decision, FailureKind, RetryPolicy
+from .forecast import Confidence, Expected, Forecast, Reason, Why
+from .groups import Group, GroupMode, GroupStatus, OnFailure
 from .jobs import (
     DEFAULT_OFFICE,
     TRANSITIONS,
@@ -44,130 +22,23 @@ from .jobs import (
     OnDependencyFailure,
     Stage,
 )
-from .json_types import Json
-from .keys import (
-    Actor,
-    AuditEntry,
-    Key,
-    KeyFields,
-    NewKey,
-    Scope,
-)
-from .lists_and_status import (
-    Held,
-    JobDetail,
-    Listed,
-    OfficeStatus,
-    Page,
-    Placed,
-    QueuePage,
-    SchedulerStatus,
-)
+from .keys import Actor, AuditEntry, Key, KeyFields, NewKey, Scope
+from .lists_and_status import Held, JobDetail, Listed, OfficeStatus, Page, Placed, QueuePage, SchedulerStatus
 from .nodes import Node
-from .offices import (
-    Lane,
-    Limit,
-    Office,
-    OfficeFields,
-    Quotas,
-    default_office,
-)
+from .offices import ROLE_SETTINGS, ROLE_TIMEOUTS, Lane, Limit, Office, OfficeFields, Quotas, default_office
 from .request_context import PYTHON, RequestContext
-from .runs import (
-    Artifact,
-    Outcome,
-    Run,
-    RunStatus,
-)
-from .schedules import (
-    CatchUp,
-    Occurrence,
-    Overlap,
-    Schedule,
-    ScheduleFields,
-    SkipReason,
-    Template,
-    Upcoming,
-)
-from .webhooks import (
-    Attempt,
-    Delivery,
-    DeliveryFields,
-    DeliveryStatus,
-    Webhook,
-)
+from .runs import Artifact, Outcome, Run, RunStatus
+from .schedules import CatchUp, Occurrence, Overlap, Schedule, ScheduleFields, SkipReason, Template, Upcoming
+from .webhooks import Attempt, Delivery, DeliveryFields, DeliveryStatus, Webhook
 
 __all__ = [
-    "DEFAULT_OFFICE",
-    "MAX_PRIORITY",
-    "PYTHON",
-    "RETRYABLE",
-    "TRANSITIONS",
-    "URGENT",
-    "Actor",
-    "Artifact",
-    "Attempt",
-    "AuditEntry",
-    "Backoff",
-    "CancelMode",
-    "CatchUp",
-    "ChainEnd",
-    "Confidence",
-    "Decision",
-    "Delivery",
-    "DeliveryFields",
-    "DeliveryStatus",
-    "Direct",
-    "DirectFields",
-    "DirectStatus",
-    "Event",
-    "Expected",
-    "FailureKind",
-    "Forecast",
-    "Group",
-    "GroupMode",
-    "GroupStatus",
-    "Held",
-    "Job",
-    "JobDetail",
-    "JobFields",
-    "JobStatus",
-    "Json",
-    "Key",
-    "KeyFields",
-    "Lane",
-    "Limit",
-    "Listed",
-    "NewJob",
-    "NewKey",
-    "Node",
-    "Occurrence",
-    "Office",
-    "OfficeFields",
-    "OfficeStatus",
-    "OnDependencyFailure",
-    "OnFailure",
-    "Outcome",
-    "Overlap",
-    "Page",
-    "Placed",
-    "QueuePage",
-    "Quotas",
-    "Reason",
-    "RequestContext",
-    "Reservation",
-    "RetryPolicy",
-    "Run",
-    "RunStatus",
-    "Schedule",
-    "ScheduleFields",
-    "SchedulerStatus",
-    "Scope",
-    "SkipReason",
-    "Stage",
-    "Template",
-    "Upcoming",
-    "Webhook",
-    "Why",
-    "default_office",
-]
+    "DEFAULT_OFFICE", "MAX_PRIORITY", "PYTHON", "RETRYABLE", "ROLE_SETTINGS", "ROLE_TIMEOUTS", "TRANSITIONS",
+    "URGENT", "Actor", "Artifact", "Attempt",
+    "AuditEntry", "Backoff", "CancelMode", "CatchUp", "ChainEnd", "Confidence", "Decision", "Delivery",
+    "DeliveryFields", "DeliveryStatus", "Direct", "DirectFields", "DirectStatus", "Event", "Expected", "FailureKind",
+    "Forecast", "Group", "GroupMode", "GroupStatus", "Held", "Job", "JobDetail", "JobFields", "JobStatus", "Json",
+    "Key", "KeyFields", "Lane", "Limit", "Listed", "NewJob", "NewKey", "Node", "Occurrence", "Office", "OfficeFields",
+    "OfficeStatus", "OnDependencyFailure", "OnFailure", "Outcome", "Overlap", "Page", "Placed", "QueuePage", "Quotas",
+    "Reason", "RequestContext", "Reservation", "RetryPolicy", "Run", "RunStatus", "Schedule", "ScheduleFields",
+    "SchedulerStatus", "Scope", "SkipReason", "Stage", "Template", "Upcoming", "Webhook", "Why", "default_office",
+]  # fmt: skip

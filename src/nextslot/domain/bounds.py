@@ -5,13 +5,17 @@ HTTP, Python and the configuration refuse a value by the same bound, so with the
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
-from .json_types import Json
+# What JSON text becomes: nothing more can be said of a user's parameters and results.
+Json = Any
 
 MAX_PRIORITY = 999_999
 URGENT = 1_000_000
 MAX_TEXT = 1000
+# A title may be the description of what is to be done: 64 KiB of text.
+MAX_TITLE = 65_536
 MAX_NAME = 200
 # Of a job: the size of its parameters as JSON, how deep they may be nested, and how many jobs it may wait for.
 MAX_PARAMS_BYTES = 256 * 1024
@@ -49,9 +53,9 @@ class Bound:
 
 
 def whole(least: int, most: int | None = None, *others: int) -> Bound:
-    """A whole number from `least` to `most`, or one of `others`, which the sentence and the schema do not mention."""
+    """A whole number from `least` to `most`, or one of `others`, which the sentence does not mention."""
     allowed = f"a whole number from {least:,}" + (" on" if most is None else f" to {most:,}")
-    schema = {"type": "integer", "minimum": least} | ({} if most is None else {"maximum": most})
+    schema = {"type": "integer", "minimum": least} | ({} if most is None else {"maximum": max((most, *others))})
 
     def problem(value: object) -> str | None:
         if type(value) is int and ((least <= value and (most is None or value <= most)) or value in others):
@@ -154,8 +158,13 @@ SECONDS = number(" of seconds", is_zero_allowed=False)
 
 Name = Annotated[str, Bound(text_problem, {"type": "string"})]
 Text = Annotated[str, Bound(text_problem, {"type": "string", "minLength": 1, "maxLength": MAX_TEXT})]
+TITLE = Bound(partial(text_problem, most=MAX_TITLE), {"type": "string", "minLength": 1, "maxLength": MAX_TITLE})
+Title = Annotated[str, TITLE]
 Seconds = Annotated[float, SECONDS]
 # 0 seconds are allowed.
 Delay = Annotated[float, number(" of seconds")]
 Priority = Annotated[int, PRIORITY]
 Limit = Annotated[int, LIMIT]
+# Bytes and the like, which may be any number.
+COUNT = whole(0, 2**53)
+Count = Annotated[int, COUNT]

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Self, Type
 
 from nextslot.system.instant import Instant
 
-from .bounds import Bound, one_of
-from .json_types import Json
+from .bounds import Bound, Json, one_of
 
 T = TypeVar("T")
 # A point in time: an `Instant` in the scheduler, a `datetime` in the client.

@@ -14,17 +14,9 @@ from typing import Any
 from nextslot.errors import Invalid, Problem
 from nextslot.system.instant import Instant
 
-from . import (
-    DirectStatus,
-    Event,
-    FailureKind,
-    GroupStatus,
-    Job,
-    JobStatus,
-    RunStatus,
-    request_checks,
-)
+from . import DirectStatus, Event, FailureKind, GroupStatus, Job, JobStatus, RunStatus, request_checks
 from .bounds import must_be, text_problem
+from .events import EventType
 
 # The most values of one field: the database looks up each one.
 MOST_VALUES = 100
@@ -128,40 +120,6 @@ class DirectFilter:
 
     def __post_init__(self) -> None:
         _complete(self, {"status": DirectStatus}, ("office_id", "job_type"), ())
-
-
-class EventType(StrEnum):
-    """The types of events; a filter for any other type would never match."""
-
-    JOB_QUEUED = "job_queued"
-    JOB_READY = "job_ready"
-    JOB_MOVED = "job_moved"
-    JOB_STARTED = "job_started"
-    JOB_COMPLETED = "job_completed"
-    JOB_SKIPPED = "job_skipped"
-    JOB_FAILED = "job_failed"
-    JOB_TIMEOUT = "job_timeout"
-    JOB_RETRYING = "job_retrying"
-    JOB_FAILED_PERMANENTLY = "job_failed_permanently"
-    JOB_CANCEL_REQUESTED = "job_cancel_requested"
-    JOB_CANCELLED = "job_cancelled"
-    GROUP_FINISHED = "group_finished"
-    QUEUE_PAUSED = "queue_paused"
-    QUEUE_RESUMED = "queue_resumed"
-    RESOURCE_HELD = "resource_held"
-    RESOURCE_RELEASED = "resource_released"
-    RESERVATION_MADE = "reservation_made"
-    RESERVATION_RELEASED = "reservation_released"
-    RESERVATION_EXPIRED = "reservation_expired"
-    SCHEDULE_FIRED = "schedule_fired"
-    SCHEDULE_SKIPPED = "schedule_skipped"
-    RECOVERED = "recovered"
-    NODE_JOINED = "node_joined"
-    NODE_LEFT = "node_left"
-    NODE_LOST = "node_lost"
-    NODE_DRAINED = "node_drained"
-    NODE_RESUMED = "node_resumed"
-    NODE_FORGOTTEN = "node_forgotten"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,23 +7,9 @@ from typing import Annotated, Generic, Literal
 
 from nextslot.system.instant import Instant
 
-from .bounds import (
-    Name,
-    Priority,
-    Seconds,
-    Text,
-)
-from .declared_values import (
-    At,
-    Id,
-    Internal,
-    InternalLater,
-    Later,
-    Says,
-    Value,
-)
+from .bounds import Json, Name, Priority, Seconds, Text, Title
+from .declared_values import At, Id, Internal, InternalLater, Later, Says, Value
 from .failures import Decision, RetryPolicy
-from .json_types import Json
 from .runs import RunStatus
 
 DEFAULT_OFFICE = "default"
@@ -84,7 +70,7 @@ class JobRequest(Value, Generic[At]):
     expires_at: Annotated[At | None, Says(asked="Cancelled if it has not started by then")] = None
     role: Text | None = None
     task_id: Text | None = None
-    title: Text | None = None
+    title: Title | None = None
     timeout_seconds: Seconds | None = None
     stall_timeout_seconds: Seconds | None = None
     webhook: Mapping[str, Json] | None = None

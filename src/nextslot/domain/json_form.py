@@ -7,17 +7,7 @@ from collections.abc import Sequence
 
 from nextslot.system.instant import Instant
 
-from . import (
-    Expected,
-    Forecast,
-    Job,
-    Json,
-    Schedule,
-    SchedulerStatus,
-    Upcoming,
-    Why,
-    cron,
-)
+from . import Expected, Forecast, Job, Json, Schedule, SchedulerStatus, Upcoming, Why, cron
 from .declared_values import written
 
 
@@ -42,6 +32,7 @@ def why(value: Why) -> dict[str, Json]:
         "reasons": [one.to_dict() for one in value.reasons],
         "ahead": value.ahead,
         **expected(value.expected),
+        "forecast_at": time(value.forecast_at),
     }
 
 
@@ -53,13 +44,13 @@ def expected(value: Expected) -> dict[str, Json]:
     }
 
 
-def expected_start(value: Forecast, job_id: str) -> str | None:
-    found = value.jobs.get(job_id)
+def expected_start(value: Forecast | None, job_id: str) -> str | None:
+    found = None if value is None else value.jobs.get(job_id)
     return None if found is None else time(found.expected_start)
 
 
-def expected_end(value: Forecast, job_id: str) -> str | None:
-    found = value.jobs.get(job_id)
+def expected_end(value: Forecast | None, job_id: str) -> str | None:
+    found = None if value is None else value.jobs.get(job_id)
     return None if found is None else time(found.expected_end)
 
 

@@ -6,15 +6,8 @@ from typing import Annotated, Generic
 
 from nextslot.system.instant import Instant
 
-from .declared_values import (
-    At,
-    Id,
-    Internal,
-    Later,
-    Says,
-    Value,
-)
-from .json_types import Json
+from .bounds import Json
+from .declared_values import At, Id, Internal, Later, Says, Value
 
 
 class Scope(StrEnum):

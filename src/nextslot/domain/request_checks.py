@@ -10,23 +10,8 @@ from typing import Any
 from nextslot.errors import Invalid, Problem
 from nextslot.system.instant import Instant
 
-from . import (
-    RETRYABLE,
-    URGENT,
-    Backoff,
-    FailureKind,
-    Json,
-    NewJob,
-    RetryPolicy,
-    bounds,
-    webhook_delivery,
-)
-from .declared_values import (
-    Declared,
-    declared,
-    is_time,
-    is_words,
-)
+from . import RETRYABLE, URGENT, Backoff, FailureKind, Json, NewJob, RetryPolicy, bounds, webhook_delivery
+from .declared_values import Declared, declared, is_time, is_words
 
 MAX_TEXT = bounds.MAX_TEXT
 MAX_SECONDS = bounds.MAX_SECONDS
@@ -222,7 +207,7 @@ def _scalar_problems(where: str, item: object) -> Iterator[Problem]:
 
 
 def retry_policy(given: Mapping[str, Json] | RetryPolicy | None, default: RetryPolicy) -> RetryPolicy:
-    """Returns the default with the given parts in place of its own."""
+    """Returns a given policy, or the default with the given parts in place of its own; refuses wrong parts."""
     if given is None:
         return default
     found = list(_policy_problems(given))

@@ -4,12 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from . import (
-    RETRYABLE,
-    Backoff,
-    FailureKind,
-    RetryPolicy,
-)
+from . import RETRYABLE, Backoff, FailureKind, RetryPolicy
 
 # Interruptions in a row that do not count against the limit: a shutdown is not the job's fault, but must not repeat it
 # without end.
@@ -53,7 +48,10 @@ def is_retryable(policy: RetryPolicy, kind: FailureKind) -> bool:
 
 
 def delay_seconds(policy: RetryPolicy, number: int, kind: FailureKind, chance: float) -> float:
-    """Returns the delay before retry n: exponential base·2ⁿ⁻¹, linear base·n; capped, then ±jitter; 0 after a crash."""
+    """Returns the delay before retry n: exponential base·2ⁿ⁻¹, linear base·n; capped, then ±jitter.
+
+    A run that a crash or a shutdown ended is retried at once.
+    """
     if kind in AT_ONCE:
         return 0.0
     # The bound keeps the power from an overflow.

@@ -4,16 +4,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Generic
 
-from .declared_values import (
-    Apart,
-    At,
-    Id,
-    Later,
-    Says,
-    Value,
-)
+from .bounds import Json
+from .declared_values import Apart, At, Id, Later, Says, Value
 from .failures import FailureKind
-from .json_types import Json
 
 
 class RunStatus(StrEnum):

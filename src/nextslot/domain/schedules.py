@@ -8,16 +8,9 @@ from typing import Annotated, Generic, Literal
 
 from nextslot.system.instant import Instant
 
-from .bounds import Priority, Seconds, Text
-from .declared_values import (
-    At,
-    Id,
-    Internal,
-    Says,
-    Value,
-)
+from .bounds import Json, Priority, Seconds, Text
+from .declared_values import At, Id, Internal, Says, Value
 from .jobs import DEFAULT_OFFICE
-from .json_types import Json
 
 
 class CatchUp(StrEnum):

@@ -13,14 +13,7 @@ from urllib.parse import urlsplit
 from nextslot.errors import Problem
 from nextslot.system.instant import Instant
 
-from . import (
-    Attempt,
-    DeliveryStatus,
-    Json,
-    RunStatus,
-    Webhook,
-    addresses,
-)
+from . import Attempt, DeliveryStatus, Json, RunStatus, Webhook, addresses
 from .bounds import must_be
 
 RUN_EVENTS = ("job.run.completed", "job.run.failed", "job.run.skipped")

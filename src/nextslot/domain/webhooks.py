@@ -6,13 +6,7 @@ from typing import Annotated, Generic
 
 from nextslot.system.instant import Instant
 
-from .declared_values import (
-    At,
-    Id,
-    Internal,
-    Says,
-    Value,
-)
+from .declared_values import At, Id, Internal, Says, Value
 
 
 class DeliveryStatus(StrEnum):

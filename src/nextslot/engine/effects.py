@@ -12,14 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nextslot.domain import (
-    DeliveryStatus,
-    Direct,
-    FailureKind,
-    Json,
-    Lane,
-    Quotas,
-)
+from nextslot.domain import DeliveryStatus, Direct, FailureKind, Json, Lane, Quotas
 from nextslot.store.contract import Effect, Read
 from nextslot.system.instant import Instant
 from nextslot.telemetry.meters import EventCounts
@@ -123,7 +116,7 @@ class QuotasChanged(NamedTuple):
 
 
 class KeysEnded(NamedTuple):
-    """A key, or one of its texts, opens nothing any more."""
+    """The server refuses a key, or one of its texts, from now on."""
 
 
 class NodeJoined(NamedTuple):

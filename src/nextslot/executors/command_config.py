@@ -10,20 +10,10 @@ import jsonschema_rs
 import orjson
 
 from nextslot.domain import FailureKind, RetryPolicy
-from nextslot.domain.request_checks import (
-    is_number,
-    is_storable,
-    resource_problems,
-    retry_policy,
-)
+from nextslot.domain.request_checks import is_number, is_storable, resource_problems, retry_policy
 from nextslot.errors import Invalid, Problem
 
-from .command import (
-    COMPLETED,
-    PLACEHOLDER,
-    SKIPPED,
-    CommandType,
-)
+from .command import COMPLETED, PLACEHOLDER, SKIPPED, CommandType
 from .job_types import resource_units
 from .sandbox import sandbox_of
 

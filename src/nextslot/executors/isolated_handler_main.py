@@ -17,8 +17,7 @@ from nextslot.domain import Outcome
 
 from .inputs import of_json
 from .isolated_handler import OUTCOME_FILE
-from .outcomes import raised, returned
-from .run_context import RunContext
+from .run_context import RunContext, raised, returned
 from .run_files import RunFiles
 
 

@@ -5,14 +5,14 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from nextslot.errors import Invalid, Problem
 
 from .command import register_command
 from .command_config import command_type, function_options
 from .isolated_handler import IsolatedHandler, is_importable
-from .job_types import Handler, JobType, JobTypes, signature_schema
+from .job_types import Handler, JobType, JobTypes, NewJobTypeOptions, signature_schema
 from .process_tree.fork_server import Guardians
 
 # A package declares its job types in pyproject.toml: [project.entry-points."nextslot.job_types"] with lines
@@ -29,7 +29,9 @@ class Catalog(JobTypes):
         # The names from the configuration: reloading the configuration may replace these types.
         self._configured: frozenset[str] = frozenset()
 
-    def add(self, name: str, handler: Handler | str, *, isolate: bool = False, **options: Any) -> JobType:
+    def add(
+        self, name: str, handler: Handler | str, *, isolate: bool = False, **options: Unpack[NewJobTypeOptions]
+    ) -> JobType:
         """Adds a function, or the function that `module:function` names. With `isolate`, it runs in a separate
         process."""
         function = load_handler(handler) if isinstance(handler, str) else handler

@@ -6,11 +6,11 @@ import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import jsonschema_rs
 
-from nextslot.domain import RetryPolicy
+from nextslot.domain import Office, RetryPolicy
 from nextslot.domain.request_checks import resource_problems
 from nextslot.domain.request_checks import retry_policy as check_retry_policy
 from nextslot.errors import Invalid, Problem, UnknownJobType
@@ -18,8 +18,8 @@ from nextslot.errors import Invalid, Problem, UnknownJobType
 Handler = Callable[..., Any]
 # Returns the resources that a job needs, in addition to those of its type, because of its parameters.
 InferResources = Callable[[Mapping[str, Any]], Mapping[str, int]]
-# Raises if jobs of this role cannot be run.
-CheckRole = Callable[[str | None], None]
+# Raises if jobs of this role cannot be run in this office; None: the office is not known yet.
+CheckRole = Callable[[str | None, Office | None], None]
 # Returns problems with parameters that fit the JSON Schema, for rules that a schema cannot express.
 Check = Callable[[Mapping[str, Any]], list[Problem]]
 # A sentence for callers about jobs with such parameters, or None.
@@ -27,6 +27,28 @@ Note = Callable[[Mapping[str, Any]], Awaitable[str | None]]
 
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
                type(None): "null"}  # fmt: skip
+
+
+class JobTypeOptions(TypedDict, total=False):
+    """The options of a job type as `JobType` has them; type checkers read them through `Unpack`."""
+
+    timeout_seconds: float | None
+    stall_timeout_seconds: float | None
+    retry_policy: Mapping[str, Any] | None
+    infer_resources: InferResources | None
+    check: Check | None
+    check_role: CheckRole | None
+    has_session: bool
+    note: Note | None
+
+
+class NewJobTypeOptions(JobTypeOptions, total=False):
+    """All options of a new job type."""
+
+    # A list of names means one unit each.
+    resources: Mapping[str, int] | Sequence[str] | None
+    # None: it follows from the handler's signature.
+    params_schema: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +117,9 @@ class JobTypes:
         *,
         resources: Mapping[str, int] | Sequence[str] | None = None,
         params_schema: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[JobTypeOptions],
     ) -> JobType:
-        """Adds a type. The options are the other fields of `JobType`."""
+        """Adds a type."""
         if not name or len(name) > 200:
             raise Invalid("the name of this job type is empty or too long; use 1 to 200 characters", field="job_type")
         if name in self._types:

@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -12,8 +13,7 @@ from nextslot.domain import Artifact
 from nextslot.domain.request_checks import is_storable
 from nextslot.system.instant import Instant
 
-from .run_log import LOG_CAP, RunLog, join, make_private
-from .run_log_reader import LogPaths
+from .run_log import LOG_CAP, LogPaths, RunLog, join, make_private
 
 log = logging.getLogger(__name__)
 
@@ -91,18 +91,23 @@ class RunFiles:
         return self._data / "inputs" / f"{run_id}.json"
 
     def collect_artifacts(self, run_id: str) -> tuple[Artifact, ...]:
-        """Returns the regular files that a run left. Links are not followed, so none leads out of the directory."""
+        """Returns the regular files that a run left, which are then the owner's alone.
+
+        Links are not followed, so none leads out of the directory.
+        """
         root = self.artifacts_root(run_id)
         if root.is_symlink():
             return ()
         found = []
         for folder, folders, names in os.walk(root):
             folders.sort()
+            _keep_private(Path(folder))
             for name in sorted(names):
                 path = Path(folder, name)
                 inside = path.relative_to(root).as_posix()
                 size = _size(path)
                 if size is not None and is_storable(inside):
+                    _keep_private(path)
                     found.append(Artifact(name=inside, path=f"{self.artifacts_path(run_id)}/{inside}", size=size))
                 else:
                     log.warning(
@@ -123,6 +128,15 @@ class RunFiles:
                     changed[run_id] = max(changed.get(run_id, at), at)
         return [(run_id, at) for run_id, at in changed.items() if at < before]
 
+    def sizes(self) -> dict[str, int]:
+        """Returns the bytes of the logs and artifacts of each run that has any. Links are not followed."""
+        found: Counter[str] = Counter()
+        for pattern, suffix in _KINDS:
+            for path in self._data.glob(pattern):
+                below = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+                found[path.name.removesuffix(suffix)] += sum(_size(one) or 0 for one in (below or [path]))
+        return found
+
     def remove_all(self, run_ids: Iterable[str]) -> None:
         """Removes the logs and artifacts of runs. Missing files are no error."""
         for run_id in run_ids:
@@ -142,3 +156,11 @@ def _size(path: Path) -> int | None:
     except OSError:
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _keep_private(path: Path) -> None:
+    """Takes from others what they may do with a file or directory that is no link."""
+    with suppress(OSError):  # Another user's file, which a command with more rights has left.
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if mode & 0o077:
+            path.chmod(mode & 0o700)

@@ -14,9 +14,11 @@ from nextslot.engine.finish.job_finisher import Cancelled, JobFinisher
 from nextslot.engine.finish.retries import RetryController
 from nextslot.engine.submit.idempotency import Once, Replayed
 from nextslot.engine.submit.intake import Accepted, Intake
+from nextslot.engine.submit.past_work import PastWork
 from nextslot.engine.submit.queue_order import QueueManager
 from nextslot.engine.webhooks.webhook_outbox import FormattedMessage, MessageFormat, WebhookService
 from nextslot.executors.job_type_catalog import Catalog
+from nextslot.executors.run_files import RunFiles
 from nextslot.services.bulk import BulkService
 from nextslot.services.offices import OfficeService
 from nextslot.services.unit_of_work import UnitOfWork
@@ -27,18 +29,9 @@ from nextslot.system.clock import Clock
 from . import Attached
 
 __all__ = [
-    "Accepted",
-    "Cancelled",
-    "FormattedMessage",
-    "Host",
-    "MessageFormat",
-    "Once",
-    "Replayed",
-    "Row",
-    "Started",
-    "Statements",
-    "Tx",
-]
+    "Accepted", "Cancelled", "FormattedMessage", "Host", "MessageFormat", "Once", "Replayed", "Row", "Started",
+    "Statements", "Tx",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +50,8 @@ class Host:
     # Another extension of the same scheduler by its name, if it is there; asked after the start, not in `attach`.
     find: Callable[[str], Attached | None]
     intake: Intake
+    # Lets a job of `intake` start at a past time; see `past_work.py`.
+    past: PastWork
     queue: QueueManager
     dispatcher: Dispatcher
     retries: RetryController
@@ -64,6 +59,8 @@ class Host:
     webhooks: WebhookService
     offices: OfficeService
     bulk: BulkService
+    # Where the logs and artifacts of runs are.
+    files: RunFiles
 
 
 class Statements:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from nextslot.domain.group_failure import GroupFailurePolicy
 from nextslot.domain.lease_times import LeaseTimes
 from nextslot.domain.limits import ConcurrencyPolicy
 from nextslot.engine import effects
@@ -39,7 +40,9 @@ from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
 from nextslot.engine.schedules.template_settings import TemplateSettings
 from nextslot.engine.settings.key_ring import KeyRing
 from nextslot.engine.settings.office_settings import OfficeSettings
+from nextslot.engine.settings.stored_bytes import StoredBytes
 from nextslot.engine.submit.intake import Intake
+from nextslot.engine.submit.past_work import PastWork
 from nextslot.engine.submit.queue_order import QueueManager
 from nextslot.engine.webhooks.delivery_worker import DeliveryWorker, Sender
 from nextslot.engine.webhooks.webhook_outbox import WebhookService, WebhookSettings
@@ -83,6 +86,7 @@ class Runtime:
         access: UnitOfWork,
         workers: Workers,
         policy: ConcurrencyPolicy,
+        group_failure: GroupFailurePolicy,
         webhooks: WebhookSettings,
         starvation_after_seconds: float,
         data: Path,
@@ -114,12 +118,14 @@ class Runtime:
         self.queue = QueueManager(engine)
         self.outages = Outages(engine)
         self.quotas = access.quotas
-        self.offices = OfficeSettings(self.lanes, self.quotas)
-        group_progress = GroupProgress(engine)
+        access.stored = StoredBytes(given.clock, self.files, given.threads)
+        self.offices = OfficeSettings(self.lanes, self.quotas, self.webhooks)
+        group_progress = GroupProgress(engine, group_failure)
         resolver = DependencyResolver(engine)
         self.retries = RetryController(engine, self.queue, group_progress)
         self.finisher = JobFinisher(engine, self.retries, resolver, group_progress, self.outages)
         self.intake = Intake(engine, self.queue, resolver, self.finisher)
+        self.past = PastWork(engine)
         self.executor = Executor(given.clock, self.job_types, given.threads, self.files)
         self.direct = DirectExecutionHandler(engine, self.intake, self.outages, workers.node, self.quotas)
         self.dispatcher = Dispatcher(engine, self.direct, self.outages, starvation_after_seconds)
@@ -221,9 +227,10 @@ class Runtime:
         """Returns the current dispatch rules, which a reload can change."""
         return DispatchRules(self.lanes.policy, self.dispatcher.starvation_after_seconds)
 
-    def open_transaction(self, tx: Tx) -> None:
-        """Begins every writing transaction: moves stored due times if the wall clock has stepped."""
-        self.clock_steps.follow(tx)
+    def close_offline_transaction(self, tx: Tx) -> None:
+        """Ends a transaction of an offline command: stores counters and events, claims no job, sends no message."""
+        self.lanes.counters(tx).save()
+        self.events.append(tx)
 
     def close_transaction(self, tx: Tx) -> None:
         """Ends every writing transaction: claims the next jobs, numbers the events, stores their webhook messages."""

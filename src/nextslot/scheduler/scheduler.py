@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from nextslot.domain.group_failure import ByOnFailure, GroupFailurePolicy
 from nextslot.domain.lease_times import LeaseTimes
 from nextslot.domain.limits import ConcurrencyPolicy, Limits
 from nextslot.engine.dispatch.limits_and_slots import Workers
@@ -18,13 +19,7 @@ from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.executors.threads import DaemonThreads, Threads
 from nextslot.extension_api import Extension, find
 from nextslot.services.unit_of_work import UnitOfWork
-from nextslot.store.open_store import (
-    data_directory,
-    database_files,
-    directories,
-    is_shared,
-    open_store,
-)
+from nextslot.store.open_store import data_directory, database_files, directories, is_shared, open_store
 from nextslot.system.clock import Clock, SharedClock, SystemClock
 from nextslot.system.disk_space import DiskLimits, DiskSpace
 from nextslot.system.randomness import Chance, SystemChance
@@ -50,6 +45,7 @@ class Scheduler(Lifespan):
         data: Path | str | None = None,
         extensions: Sequence[str | Extension] = (),
         limits: ConcurrencyPolicy | None = None,
+        group_failure: GroupFailurePolicy | None = None,
         node: str | None = None,
         node_running: int = 0,
         node_resources: Mapping[str, int] | None = None,
@@ -87,6 +83,7 @@ class Scheduler(Lifespan):
             access,
             Workers(name, node_running, node_resources),
             limits or Limits(),
+            group_failure or ByOnFailure(),
             webhooks or WebhookSettings(),
             starvation_after_seconds,
             place,

@@ -44,12 +44,7 @@ from nextslot.services.settings import SettingsService
 from nextslot.services.templates import TemplateService
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.services.webhooks import WebhookSubscriptions
-from nextslot.store.tables import (
-    direct,
-    groups,
-    jobs,
-    runs,
-)
+from nextslot.store.tables import direct, groups, jobs, runs
 from nextslot.store.tables.jobs import Place
 from nextslot.system.disk_space import DiskSpace
 
@@ -58,6 +53,9 @@ from .runtime import Runtime
 from .waiters import Ended
 
 A = TypeVar("A", bound=Attached)
+
+# How often the caller of a cancel reads whether the timer has done all of it.
+CANCEL_POLL_SECONDS = 0.1
 
 
 class Services:
@@ -142,6 +140,7 @@ class Services:
             probe=runtime.outages.set_probe,
             find=self._find,
             intake=runtime.intake,
+            past=runtime.past,
             queue=runtime.queue,
             dispatcher=runtime.dispatcher,
             retries=runtime.retries,
@@ -149,6 +148,7 @@ class Services:
             webhooks=runtime.webhooks,
             offices=self.offices,
             bulk=self.bulk,
+            files=runtime.files,
         )
 
     # About the scheduler.
@@ -254,9 +254,17 @@ class Services:
     async def cancel_group(
         self, group_id: str, reason: str | None = None, interrupt: bool | None = None
     ) -> list[Cancelled]:
-        return await self._access.write(
+        """Cancels every member that has not ended; returns when all are cancelled or requested to stop."""
+        began = self._clock.now()
+        done = await self._access.write(
             lambda tx: self._runtime.finisher.cancel_group(tx, group_id, reason, interrupt, self._clock.now())
         )
+        if done is not None:
+            return done
+        while (await self.group(group_id)).cancel_request is not None:
+            await self._clock.sleep(CANCEL_POLL_SECONDS)
+        members = await self.members(group_id)
+        return [Cancelled.of(job) for job in members if (job.cancel_requested_at or 0) >= began]
 
     async def move(
         self,

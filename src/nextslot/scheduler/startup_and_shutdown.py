@@ -4,22 +4,16 @@ import asyncio
 import logging
 import math
 import signal
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from nextslot.domain import FailureKind, default_office
-from nextslot.engine.cluster.recovery import Recovered
-from nextslot.engine.execution.left_logs import join_left_logs
+from nextslot.engine.cluster.recovery import Recovered, join_left_logs
 from nextslot.engine.execution.runner import Runner
 from nextslot.errors import NextslotError, Unavailable
 from nextslot.services.unit_of_work import STARTING, UnitOfWork
-from nextslot.store.contract import (
-    Closing,
-    Effects,
-    Store,
-    Tx,
-    Work,
-)
+from nextslot.store.contract import Closing, Effects, Store, Tx, Work
 from nextslot.store.open_store import abandon_store
 from nextslot.store.tables import lanes
 
@@ -43,6 +37,21 @@ class OpenStore(Protocol):
     """
 
     def __call__(self, closing: Closing, *, effects: Effects, opening: Work[None], refresh: Work[None]) -> Store: ...
+
+
+@contextmanager
+def using(scheduler: "Lifespan", store: Store) -> Iterator[None]:
+    """Lets the services of a scheduler that was not started use a store, for an offline command."""
+    scheduler._gate.store = store
+    try:
+        yield
+    finally:
+        scheduler._gate.store = None
+
+
+def offline_closing(scheduler: "Lifespan") -> Closing:
+    """Returns how the transactions of an offline command end."""
+    return scheduler._runtime.close_offline_transaction
 
 
 class Lifespan(Services):
@@ -76,7 +85,7 @@ class Lifespan(Services):
         runner = self._runner = runtime.new_runner()
         effects = runtime.interpreter(runner)
         store = self._store = self._open_store(
-            self._close_transaction, effects=effects, opening=runtime.open_transaction, refresh=self._refresh
+            self._close_transaction, effects=effects, opening=runtime.clock_steps.follow, refresh=self._refresh
         )
         runner.open(store)
         self._gate.is_draining, self._gate.interrupts_at = False, None

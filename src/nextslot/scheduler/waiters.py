@@ -3,14 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from nextslot.domain import (
-    Decision,
-    Job,
-    JobStatus,
-    Json,
-    Run,
-    RunStatus,
-)
+from nextslot.domain import Decision, Job, JobStatus, Json, Run, RunStatus
 from nextslot.engine.events.event_log import EventLog
 from nextslot.errors import Unavailable
 from nextslot.services.unit_of_work import UnitOfWork

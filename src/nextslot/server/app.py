@@ -19,6 +19,7 @@ from nextslot.server.routes.events import events
 from nextslot.server.routes.groups import groups
 from nextslot.server.routes.jobs import jobs
 from nextslot.server.routes.keys import keys
+from nextslot.server.routes.metrics import metrics
 from nextslot.server.routes.nodes import nodes
 from nextslot.server.routes.queue import queue
 from nextslot.server.routes.runs import runs
@@ -32,7 +33,6 @@ from . import problems, schemas
 from .auth import of_default, whole
 from .connections import Connections
 from .fair_shares import FairShares
-from .metrics import Exposition, metrics
 from .office_shares import OfficeShares
 from .request_body import Bodies
 from .request_guard import Admission, Guard
@@ -147,10 +147,11 @@ def application(scheduler: Scheduler, options: Options) -> FastAPI:
     app.state.scheduler = scheduler
     app.state.options = options
     app.state.bodies = options.bodies
+    options.bodies.bytes_of = lambda lane: scheduler.quotas.of(lane.removeprefix("office ")).body_bytes
     app.state.shares = options.shares
     app.state.office_shares = OfficeShares(scheduler.quotas)
     app.state.off = {path: one.name for one in extension_api.find_all() if one not in used for path in one.paths}
-    app.state.exposition = Exposition(app, scheduler, options.http)
+    app.state.exposition = None
     app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]
     problems.install(app)
     for router in [*ROUTERS, *(router for one in used for router in one.routers())]:

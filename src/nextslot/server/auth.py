@@ -6,12 +6,7 @@ from typing import Any
 
 from fastapi import Request
 
-from nextslot.domain import (
-    DEFAULT_OFFICE,
-    Actor,
-    RequestContext,
-    Scope,
-)
+from nextslot.domain import DEFAULT_OFFICE, Actor, RequestContext, Scope
 from nextslot.domain.addresses import is_among
 from nextslot.errors import NotFound
 from nextslot.scheduler import Scheduler, Services
@@ -101,7 +96,6 @@ of_group = _of_thing("group", "group_id", lambda scheduler, group_id: scheduler.
 of_schedule = _of_thing("schedule", "schedule_id", lambda scheduler, name: scheduler.schedules.get(name))
 of_template = _of_thing("template", "template_id", lambda scheduler, name: scheduler.templates.get(name))
 of_webhook = _of_thing("webhook", "webhook_id", lambda scheduler, name: scheduler.webhooks.get(name))
-of_delivery = _of_thing("delivery", "delivery_id", lambda scheduler, name: scheduler.webhooks.delivery(name))
 
 
 async def of_direct(scheduler: Services, request: Request, caller: Caller) -> None:
@@ -109,6 +103,13 @@ async def of_direct(scheduler: Services, request: Request, caller: Caller) -> No
     name = request.path_params.get("direct_id") or request.path_params["name"]
     found = await scheduler.direct(name, caller.narrowed_to(request.query_params.get("office_id")))
     caller.check_thing(found.office_id, "direct execution", name)
+
+
+async def of_delivery(scheduler: Services, request: Request, caller: Caller) -> None:
+    """For a route with the id of a delivery: a subscription for all offices is no office's own."""
+    delivery = await scheduler.webhooks.delivery(request.path_params["delivery_id"])
+    if caller.office_id is not None and not await scheduler.webhooks.shown_to(caller.office_id, [delivery]):
+        raise NotFound("delivery", delivery.delivery_id)
 
 
 async def of_run(scheduler: Services, request: Request, caller: Caller) -> None:

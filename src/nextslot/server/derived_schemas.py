@@ -13,15 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 
 from pydantic import BaseModel, Field, create_model
 
-from nextslot.domain.declared_values import (
-    Declared,
-    Value,
-    declared,
-    is_mapping,
-    is_time,
-    is_words,
-    item_of,
-)
+from nextslot.domain.declared_values import Declared, Value, declared, is_mapping, is_time, is_words, item_of
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -1,4 +1,4 @@
-"""GET /metrics in Prometheus' text format. docs/operations.md explains each metric.
+"""The content of `GET /metrics`, in Prometheus' text format. docs/operations.md explains each metric.
 
 Each scrape reads the stored numbers, at a cost that does not depend on ended jobs; the others come from the meters of
 this process. Each application has a registry of its own.
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -18,42 +18,14 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from nextslot.domain import (
-    Limit,
-    Node,
-    OfficeStatus,
-    SchedulerStatus,
-    Scope,
-)
+from nextslot.domain import Limit, Node, OfficeStatus, SchedulerStatus
 from nextslot.errors import StoreError, Unavailable
 from nextslot.scheduler import Scheduler
-from nextslot.telemetry.meters import (
-    Histogram,
-    HttpMeters,
-    Names,
-    ProcessMeters,
-)
-
-from .auth import whole
-from .routing import needs, router
-
-metrics = router("Service")
+from nextslot.telemetry.meters import Histogram, HttpMeters, Names, ProcessMeters
 
 Labels = tuple[str, ...]
-
-FORMS = ("text/plain", "application/openmetrics-text")
-
-
-@metrics.get("/metrics", response_class=Response, responses={200: {"content": {form: {} for form in FORMS}}})
-@needs(Scope.READ, whole)
-async def show_metrics(request: Request) -> Response:
-    """Queues, runs, limits, deliveries, the store and the requests, for Prometheus."""
-    encode, media_type = choose_encoder(request.headers.get("accept", ""))
-    exposition: Exposition = request.app.state.exposition
-    return Response(encode(await exposition.scrape()), headers={"Content-Type": media_type})
 
 
 class Exposition:

@@ -5,6 +5,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
+from fastapi import Query as InQuery
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from nextslot.domain.filters import Texts
@@ -18,6 +19,12 @@ M = TypeVar("M", bound=BaseModel)
 
 Values = Annotated[str, Field(description="Several by comma", max_length=2_000)]
 Limit = Annotated[int, Field(ge=1, le=500)]
+
+
+ChosenIn = Annotated[
+    str | None,
+    InQuery(description="Where the id or name was chosen; default: the key's office, else `default`"),
+]
 
 
 class Query(BaseModel):

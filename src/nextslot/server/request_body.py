@@ -6,7 +6,7 @@ A route calls it after it has admitted the caller, so a stranger's body is never
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +48,8 @@ class Bodies:
     def __init__(self, limits: BodyLimits | None = None, wait_seconds: float = WAIT_SECONDS) -> None:
         self._limits = limits or BodyLimits()
         self._wait_seconds = wait_seconds
+        # May name another number of bytes for a caller, such as an office's quota.
+        self.bytes_of: Callable[[str], int] = lambda caller: 0
         self._of_callers: Counter[str] = Counter()
         # Set, and replaced, when bytes become free.
         self._freed = asyncio.Event()
@@ -100,7 +102,7 @@ class Bodies:
     def _fits(self, caller: str, size: int) -> bool:
         # A body that is larger than a bound is taken alone.
         of_caller, of_all = self._of_callers[caller], self._of_callers.total()
-        fits_caller = not of_caller or of_caller + size <= self._limits.of_caller
+        fits_caller = not of_caller or of_caller + size <= (self.bytes_of(caller) or self._limits.of_caller)
         return fits_caller and (not of_all or of_all + size <= self._limits.of_all)
 
     def _release(self, caller: str, size: int) -> None:

@@ -57,6 +57,8 @@ class Guard:
         if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
             return 422, "invalid", "the address has a NUL character; remove it"
         host = headers.get("host", "")
+        if len(headers.getlist("host")) > 1:
+            return 400, "malformed", "the request has several Host headers; send one"
         if not self._admission.serves(host):
             detail = f"this server does not answer to the name {host!r}; [server] allowed_hosts can add it"
             return 403, "forbidden_host", detail

@@ -19,7 +19,7 @@ from nextslot.domain import Job, Page
 from nextslot.engine.submit.idempotency import Replayed
 from nextslot.errors import NextslotError, Unavailable
 from nextslot.executors.job_types import JobTypes
-from nextslot.executors.run_log_reader import LogPart
+from nextslot.executors.run_log import LogPart
 
 from .auth import caller_of, scheduler_for
 from .problems import HttpProblem, content_of, problem_of

@@ -59,6 +59,10 @@ When = Annotated[
     WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2026-11-15T06:30:00Z"]}),
 ]
 Id = Annotated[str, Field(examples=["0193f6a2-7b1c-7c3e-8d52-6f0a9e1b2c3d"])]
+# For routes whose answers have expected times.
+ForecastWait = Annotated[
+    float, Field(ge=0, le=30, description="How long to wait for a forecast; 0: answer with the one that is there")
+]
 # Items of a long list that are processed in one turn of the event loop: a few milliseconds.
 SOME = 500
 
@@ -104,6 +108,13 @@ def partial(body: type[Body]) -> type[Body]:
         # `given` returns only the given fields, so the default does not matter.
         fields[name] = (field.annotation, optional)
     return create_model(f"Partial{body.__name__}", __base__=Body, **fields)
+
+
+def without(body: type[Body], *names: str) -> type[Body]:
+    """Makes a body without some of the fields, which the path or the query has."""
+    fields = body.model_fields.items()
+    kept: dict[str, Any] = {name: (field.annotation, field) for name, field in fields if name not in names}
+    return create_model(f"{body.__name__}Without", __base__=Body, **kept)
 
 
 class FieldProblem(ResponseModel):

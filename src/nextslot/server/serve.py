@@ -118,6 +118,8 @@ class Process:
                 access_log=False,
                 lifespan="off",
                 server_header=False,
+                # A key may be bound to addresses: a header could name any.
+                proxy_headers=False,
                 timeout_graceful_shutdown=CLOSE_SECONDS,
                 timeout_keep_alive=math.ceil(options.connections.limits.idle_seconds),
                 ws="none",

@@ -6,7 +6,7 @@ right for the moment when it was read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nextslot.domain import (
     AuditEntry,
@@ -25,25 +25,10 @@ from nextslot.domain import (
     Run,
     SchedulerStatus,
 )
-from nextslot.domain.filters import (
-    DirectFilter,
-    EventFilter,
-    GroupFilter,
-    JobFilter,
-    RunFilter,
-)
+from nextslot.domain.filters import DirectFilter, EventFilter, GroupFilter, JobFilter, RunFilter
 from nextslot.errors import Invalid, NotFound
 from nextslot.store.contract import Tx
-from nextslot.store.tables import (
-    direct,
-    events,
-    filter_sql,
-    jobs,
-    lanes,
-    offices,
-    outages,
-    runs,
-)
+from nextslot.store.tables import direct, events, filter_sql, jobs, lanes, offices, outages, runs
 from nextslot.store.tables.filter_sql import Part
 from nextslot.store.tables.jobs import Place
 from nextslot.store.tables.keyset_pagination import Key
@@ -55,6 +40,7 @@ from .cursors import DEFAULT_LIMIT
 from .unit_of_work import UnitOfWork
 
 T = TypeVar("T")
+F = TypeVar("F")
 
 BY_TIME = (int, str)
 EVERY_OFFICE = 1_000_000
@@ -69,7 +55,7 @@ class ListService:
     async def jobs(
         self, filter: JobFilter | None = None, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> Page[Listed]:
-        """The newest first."""
+        """Lists jobs, the newest first."""
         wanted = filter or JobFilter()
         after = cursors.decode("jobs", cursor, BY_TIME)
         cursors.checked_limit(limit)
@@ -81,7 +67,7 @@ class ListService:
         return await self._access.read(page)
 
     async def job(self, job_id: str) -> JobDetail:
-        """A job with its run and its chain."""
+        """Returns a job with its run and its chain."""
         return await self._access.read(lambda tx: _detail(tx, job_id))
 
     async def attempts(self, jobs: Sequence[Job]) -> dict[str, int]:
@@ -106,41 +92,26 @@ class ListService:
     async def runs(
         self, filter: RunFilter | None = None, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> Page[Run]:
-        """The newest first."""
-        wanted = filter or RunFilter()
-        return await self._page(
-            "runs", BY_TIME, cursor, limit, lambda tx, key: filter_sql.runs_page(tx, wanted, key, limit)
-        )
+        """Lists runs, the newest first."""
+        return await self._page("runs", BY_TIME, cursor, limit, filter or RunFilter(), filter_sql.runs_page)
 
     async def groups(
         self, filter: GroupFilter | None = None, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> Page[Group]:
-        """The newest first."""
-        wanted = filter or GroupFilter()
-        return await self._page(
-            "groups", BY_TIME, cursor, limit, lambda tx, key: filter_sql.groups_page(tx, wanted, key, limit)
-        )
+        """Lists groups, the newest first."""
+        return await self._page("groups", BY_TIME, cursor, limit, filter or GroupFilter(), filter_sql.groups_page)
 
     async def direct(
         self, filter: DirectFilter | None = None, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> Page[Direct]:
         """Lists direct executions, the newest first."""
-        wanted = filter or DirectFilter()
-        return await self._page(
-            "direct", (int,), cursor, limit, lambda tx, key: filter_sql.direct_page(tx, wanted, key, limit)
-        )
+        return await self._page("direct", (int,), cursor, limit, filter or DirectFilter(), filter_sql.direct_page)
 
     async def reservations(
         self, cursor: str | None = None, limit: int = DEFAULT_LIMIT, office_id: tuple[str, ...] = ()
     ) -> Page[Reservation]:
         """Lists reservations of these offices, or of all, the newest first."""
-        return await self._page(
-            "reservations",
-            BY_TIME,
-            cursor,
-            limit,
-            lambda tx, key: filter_sql.reservations_page(tx, office_id, key, limit),
-        )
+        return await self._page("reservations", BY_TIME, cursor, limit, office_id, filter_sql.reservations_page)
 
     async def events(
         self,
@@ -153,13 +124,13 @@ class ListService:
         if type(after) is not int or not 0 <= after < 2**62:
             raise Invalid(f"is {after!r}; it must be the number of an event, or 0 for all", "after")
         wanted = filter or EventFilter()
-        return await self._page(
-            "events", (int,), cursor, limit, lambda tx, key: filter_sql.events_page(tx, wanted, key or (after,), limit)
-        )
+        return await self._page("events", (int,), cursor, limit, wanted, filter_sql.events_page, first=(after,))
 
     async def audit(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[AuditEntry]:
-        """The newest first."""
-        return await self._page("audit", (str,), cursor, limit, lambda tx, key: filter_sql.audit_page(tx, key, limit))
+        """Lists audit entries, the newest first."""
+        return await self._page(
+            "audit", (str,), cursor, limit, None, lambda tx, _, key, n: filter_sql.audit_page(tx, key, n)
+        )
 
     async def paused(self) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
         """Returns what is paused now: (scope, name) of all but offices, and the offices."""
@@ -180,11 +151,14 @@ class ListService:
         shape: Sequence[type],
         cursor: str | None,
         limit: int,
-        read: Callable[[Tx, Key | None], Part[T]],
+        wanted: F,
+        read: Callable[[Tx, F, Any, int], Part[T]],
+        first: Key | None = None,
     ) -> Page[T]:
-        after = cursors.decode(kind, cursor, shape)
+        """Reads a page of what is `wanted`, behind the cursor or, without one, behind `first`."""
+        after = cursors.decode(kind, cursor, shape) or first
         cursors.checked_limit(limit)
-        part = await self._access.read(lambda tx: read(tx, after))
+        part = await self._access.read(lambda tx: read(tx, wanted, after, limit))
         return Page(tuple(part.items), cursors.encode(kind, part.after))
 
 

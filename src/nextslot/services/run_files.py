@@ -11,9 +11,9 @@ from pathlib import Path
 
 from nextslot.domain import Artifact
 from nextslot.errors import NotFound, Unavailable
-from nextslot.executors import run_log_reader
+from nextslot.executors import run_log
 from nextslot.executors.run_files import RunFiles
-from nextslot.executors.run_log_reader import LogPart
+from nextslot.executors.run_log import LogPart
 
 # The most bytes that are read at once.
 PIECE = 1024 * 1024
@@ -36,14 +36,12 @@ class RunFileService:
 
     async def log(self, run_id: str, offset: int = 0, limit: int = PIECE) -> LogPart:
         """Reads a log from a byte on, counted in all that the run has written; nothing if there is no log (yet)."""
-        return await asyncio.to_thread(
-            _readable, lambda: run_log_reader.read(self._files.log_paths(run_id), offset, limit)
-        )
+        return await asyncio.to_thread(_readable, lambda: run_log.read(self._files.log_paths(run_id), offset, limit))
 
     async def tail(self, run_id: str, lines: int) -> LogPart:
         """Reads the last lines."""
         return await asyncio.to_thread(
-            _readable, lambda: run_log_reader.tail(self._files.log_paths(run_id), lines, PIECE // 16)
+            _readable, lambda: run_log.tail(self._files.log_paths(run_id), lines, PIECE // 16)
         )
 
     def artifact(self, run_id: str, artifact: Artifact) -> Path:

@@ -2,18 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from nextslot.domain import (
-    DEFAULT_OFFICE,
-    Job,
-    Json,
-    Occurrence,
-    Page,
-    Schedule,
-    Upcoming,
-    cron,
-)
+from nextslot.domain import DEFAULT_OFFICE, Job, Json, Occurrence, Page, Schedule, Upcoming, cron
 from nextslot.domain.request_checks import MAX_INSTANT
 from nextslot.engine.schedules.schedule_settings import ScheduleSettings
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger, open_span
@@ -45,6 +37,13 @@ class ScheduleService:
         once: Once[Schedule] = Once("schedules", office_id, fields, lambda made: [made.schedule_id])
         return await self._access.create(
             lambda tx: self._settings.create(tx, fields, self._access.clock.now()), once=once
+        )
+
+    async def put(self, name: str, office_id: str = DEFAULT_OFFICE, **fields: Any) -> tuple[Schedule, bool]:
+        """Makes the schedule of this name what the fields say, or a new one. Returns whether it is new.
+        Fields that are not given get their defaults, but `enabled` stays."""
+        return await self._access.create(
+            lambda tx: self._settings.put(tx, office_id, name, fields, self._access.clock.now())
         )
 
     async def change(self, schedule_id: str, **fields: Any) -> Schedule:
@@ -80,10 +79,7 @@ class ScheduleService:
         template_id: str | None = None,
     ) -> Page[Schedule]:
         """Lists schedules that are not deleted, the newest first."""
-
-        def read(tx: Tx, before: str, rows: int) -> Sequence[Schedule]:
-            return schedules.page(tx, before, rows, office_id, template_id)
-
+        read = partial(schedules.page, office_id=office_id, template_id=template_id)
         return await read_page(self._access, "schedules", TOP, cursor, limit, read, "schedule_id")
 
     async def upcoming(

@@ -1,11 +1,11 @@
 """Templates: makes, changes, archives and lists them."""
 
+from functools import partial
 from typing import Any
 
-from nextslot.domain import Page, Template
+from nextslot.domain import DEFAULT_OFFICE, Page, Template
 from nextslot.engine.schedules.template_settings import TemplateSettings
 from nextslot.engine.submit.idempotency import Once
-from nextslot.store.contract import Tx
 from nextslot.store.tables import templates
 
 from .arguments import found
@@ -29,6 +29,13 @@ class TemplateService:
             lambda tx: self._settings.create(tx, fields, self._access.clock.now()), once=once
         )
 
+    async def put(self, name: str, office_id: str = DEFAULT_OFFICE, **fields: Any) -> tuple[Template, bool]:
+        """Makes the template of this name what the fields say, or a new one. Returns whether it is new.
+        Fields that are not given get their defaults."""
+        return await self._access.create(
+            lambda tx: self._settings.put(tx, office_id, name, fields, self._access.clock.now())
+        )
+
     async def change(self, template_id: str, **fields: Any) -> Template:
         """Changes fields of a template, for the jobs that it will make."""
         return await self._access.write(
@@ -47,8 +54,6 @@ class TemplateService:
         self, cursor: str | None = None, limit: int = DEFAULT_LIMIT, *, office_id: str | None = None
     ) -> Page[Template]:
         """Lists templates of one office, or of all, that are not archived, the newest first."""
-
-        def read(tx: Tx, before: str, rows: int) -> list[Template]:
-            return templates.page(tx, before, rows, office_id)
-
-        return await read_page(self._access, "templates", TOP, cursor, limit, read, "template_id")
+        return await read_page(
+            self._access, "templates", TOP, cursor, limit, partial(templates.page, office_id=office_id), "template_id"
+        )

@@ -8,6 +8,7 @@ from typing import TypeVar
 from nextslot.domain import PYTHON, RequestContext
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.settings.office_quotas import OfficeQuotas
+from nextslot.engine.settings.stored_bytes import StoredBytes
 from nextslot.engine.submit.idempotency import Once, at_most_once
 from nextslot.engine.submit.queue_order import Created, NewWork
 from nextslot.errors import Draining, Forbidden, OverQuota, Unavailable
@@ -62,6 +63,8 @@ class UnitOfWork:
         self._tracer = tracer or Tracer()
         self.gate = Gate()
         self.quotas = OfficeQuotas()
+        # Set by the runtime, which knows where runs leave their files.
+        self.stored: StoredBytes | None = None
 
     def for_caller(self, context: RequestContext) -> "UnitOfWork":
         """Returns a unit of work on the same store for another caller."""
@@ -107,10 +110,24 @@ class UnitOfWork:
         if self.gate.is_draining:
             raise Draining("the scheduler is stopping and takes no new jobs")
         self.refuse_new_work()
+        if self.quotas.are_bytes_granted:
+            await self._measure_stored()
         key = self.context.idempotency_key
         if once is not None and key is not None:
             work = at_most_once(work, once, key, self.clock)
         return await self.write(work, rows=rows)
+
+    async def stored_bytes_of(self, office_id: str) -> int | None:
+        """Returns the bytes of an office's logs and artifacts here; None if no office has a quota of them."""
+        if not self.quotas.are_bytes_granted:
+            return None
+        await self._measure_stored()
+        return self.quotas.stored_bytes.get(office_id, 0)
+
+    async def _measure_stored(self) -> None:
+        if self.stored is not None:
+            await self.stored.refresh(self.store)
+            self.quotas.stored_bytes = self.stored.of_offices
 
     def refuse_new_work(self) -> None:
         """Raises if the database is damaged or the disk nearly full, so that new work could not be kept."""

@@ -1,15 +1,11 @@
 """Webhooks: subscriptions to events, and deliveries with their attempts."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from nextslot.domain import (
-    DEFAULT_OFFICE,
-    Delivery,
-    DeliveryStatus,
-    Page,
-    Webhook,
-)
+from nextslot.domain import DEFAULT_OFFICE, Delivery, DeliveryStatus, Page, Webhook
+from nextslot.domain.webhook_delivery import SERVER
 from nextslot.engine.submit.idempotency import Once
 from nextslot.engine.webhooks.webhook_outbox import WebhookService
 from nextslot.store.contract import Tx
@@ -52,10 +48,7 @@ class WebhookSubscriptions:
         self, cursor: str | None = None, limit: int = DEFAULT_LIMIT, *, office_id: str | None = None
     ) -> Page[Webhook]:
         """Lists subscriptions of one office, or of all, the newest first."""
-
-        def read(tx: Tx, before: str, rows: int) -> Sequence[Webhook]:
-            return webhooks.page(tx, before, rows, office_id)
-
+        read = partial(webhooks.page, office_id=office_id)
         return await read_page(self._access, "webhooks", deliveries.NEWEST, cursor, limit, read, "webhook_id")
 
     async def change(self, webhook_id: str, **changes: Any) -> Webhook:
@@ -106,15 +99,25 @@ class WebhookSubscriptions:
     ) -> Page[Delivery]:
         """Lists deliveries that match, with their attempts, the newest first."""
         word = None if status is None else choice(DeliveryStatus, status, "status")
-
-        def read(tx: Tx, before: str, rows: int) -> Sequence[Delivery]:
-            return deliveries.page(tx, before, rows, job_id, webhook_id, event, word)
-
+        read = partial(deliveries.page, job_id=job_id, webhook_id=webhook_id, event=event, status=word)
         return await read_page(self._access, "deliveries", deliveries.NEWEST, cursor, limit, read, "delivery_id")
 
     async def delivery(self, delivery_id: str) -> Delivery:
         read = await self._access.read(lambda tx: deliveries.get(tx, delivery_id))
         return found(read, "delivery", delivery_id)
+
+    async def shown_to(self, office_id: str, found: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Returns those that an office sees: about its own events, to a URL of its own.
+
+        A subscription for all offices, or of another one, is not the office's: its URL may have a token.
+        """
+
+        def read(tx: Tx) -> Sequence[Delivery]:
+            signers = {signer for one in found for signer in one.signers} - {SERVER}
+            own = {signer for signer in signers if _office_of(tx, signer) == office_id} | {SERVER}
+            return [one for one in found if one.office_id == office_id and own.intersection(one.signers)]
+
+        return await self._access.read(read)
 
     async def redeliver(self, delivery_id: str) -> Delivery:
         """Sends an ended delivery again: the same message under the same `webhook-id`, with a new round of attempts."""
@@ -132,3 +135,8 @@ class WebhookSubscriptions:
             None if before is None else before.to_dict(),
             None if after is None else after.to_dict(),
         )
+
+
+def _office_of(tx: Tx, webhook_id: str) -> str | None:
+    webhook = webhooks.get(tx, webhook_id)
+    return None if webhook is None else webhook.office_id

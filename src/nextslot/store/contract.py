@@ -9,12 +9,12 @@ So a work starts nothing outside the database and changes nothing in memory: it 
 `tx.cause`, as values. A work that raises leaves nothing behind, and its error reaches its caller only.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from .health import Health
-from .membership import Membership
+from nextslot.domain.lease_times import LeaseTimes
 
 T = TypeVar("T")
 Local = TypeVar("Local")
@@ -24,6 +24,14 @@ Effect = object
 
 # A row as the driver returns it. The statement names the columns, and the function that reads the row types them.
 Row = tuple[Any, ...]
+
+# A topic that only the lease sends: look for nodes whose lease has expired.
+LOST = "lost"
+# The topics by which nodes notify each other after a commit.
+TOPICS = ("work", "stop", "timer", "deliveries", "callers", "settings", "nodes", "events")
+# How long a stored write shows that the next one will succeed, and how long a failed write shows the opposite.
+STORED_HOLDS_US = 30_000_000
+FAILED_HOLDS_US = 5_000_000
 
 
 class Tx(Protocol):
@@ -55,7 +63,7 @@ class Tx(Protocol):
         """Adds an effect of this transaction's commit. A rollback drops it."""
 
     def announce(self, topic: str, /) -> None:
-        """Notifies the other nodes after the commit that this topic has changed (`membership.TOPICS`)."""
+        """Notifies the other nodes after the commit that this topic has changed (`TOPICS`)."""
 
     def local(self, kind: Callable[["Tx"], Local], /) -> Local:
         """Returns the transaction's own instance of `kind`, created on first use and dropped with the transaction."""
@@ -100,6 +108,84 @@ class NoEffects:
     def apply(self, effects: Sequence[Effect], /) -> None: ...
 
     def carry_out(self, effects: Sequence[Effect], /) -> None: ...
+
+
+def wall_clock() -> int:
+    return time.time_ns() // 1000
+
+
+class Health:
+    """Whether the last write was stored, and whether the file was found to be damaged.
+
+    A store records it from any thread; `scheduler/readiness.py` reads it.
+    """
+
+    def __init__(self, now: Callable[[], int] = wall_clock) -> None:
+        self._now = now
+        # The last write that changed something: its time, and the error if it was not stored. Replaced as one value,
+        # because the event loop reads it while the writer's thread may replace it.
+        self._last: tuple[int, str | None] | None = None
+        # How many writes of this process were stored: what was read before the last of them may be outdated.
+        self.writes = 0
+        # The damage that was found in the file; it stays set until the store is opened again.
+        self.damage: str | None = None
+
+    def stored(self) -> None:
+        """Records that a write is durable."""
+        self._last = (self._now(), None)
+        self.writes += 1
+
+    def failed(self, why: str) -> None:
+        """Records that a write was not stored; earlier successes no longer count."""
+        self._last = (self._now(), why)
+
+    def found_damage(self, sentence: str) -> None:
+        self.damage = self.damage or sentence
+
+    def has_stored(self) -> bool:
+        """Returns whether the last write was stored, and recently."""
+        return self._last is not None and self._last[1] is None and self._is_within(self._last[0], STORED_HOLDS_US)
+
+    def failure(self) -> str | None:
+        """Returns why the last write was not stored, if it failed recently."""
+        return self._last[1] if self._last is not None and self._is_within(self._last[0], FAILED_HOLDS_US) else None
+
+    def _is_within(self, at: int, microseconds: int) -> bool:
+        """Returns whether a time is recent. If the clock was set back, the answer is false at once."""
+        return 0 <= self._now() - at < microseconds
+
+
+class Member(Protocol):
+    """The holder of a lease: `engine.cluster`. All methods but `renewed` are called on the event loop."""
+
+    def renewed(self, until: float) -> None:
+        """Allows work until this instant of CLOCK_BOOTTIME. Called on the lease's own thread."""
+
+    def notified(self, topics: frozenset[str]) -> None:
+        """Handles notifications: another node has changed these topics, or it is time to check whether one has."""
+
+    def leads(self, is_leader: bool) -> None:
+        """Makes this node the leader, which does the work that only one node may do, or ends its leadership."""
+
+    def lapsed(self) -> None:
+        """Stops all runs because the lease could not be renewed, before other nodes treat them as lost."""
+
+    def fenced(self) -> None:
+        """Joins again as a new node, because the others have treated this node, with its runs, as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A node's membership: its id, its incarnation (`life`), and the member that receives notifications."""
+
+    node_id: str
+    life: int
+    member: Member
+    times: LeaseTimes
+    # Seconds since before the node was registered: the time that its first lease allows for work counts from there.
+    age: float
+    # Receives the database's clock in microseconds, and the monotonic times before and after it was read.
+    adjust: Callable[[int, float, float], None]
 
 
 class Store(Protocol):

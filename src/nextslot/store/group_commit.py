@@ -13,21 +13,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from nextslot.errors import (
-    CommitUnknown,
-    NextslotError,
-    StoreError,
-    Unavailable,
-)
+from nextslot.errors import CommitUnknown, NextslotError, StoreError, Unavailable
 from nextslot.telemetry.meters import Meters
 
-from .contract import (
-    Effect,
-    Effects,
-    Local,
-    Tx,
-    Work,
-)
+from .contract import Effect, Effects, Local, Tx, Work
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -13,13 +13,7 @@ from nextslot.store.sqlite.sqlite_store import SqliteStore
 from nextslot.system.sidecar import NodeVitals
 from nextslot.telemetry.meters import Meters
 
-from .contract import (
-    Closing,
-    Effects,
-    Store,
-    Work,
-)
-from .health import wall_clock
+from .contract import Closing, Effects, Store, Work, wall_clock
 from .maintenance import move_sqlite
 
 _SQLITE = "sqlite:///"

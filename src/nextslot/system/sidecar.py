@@ -18,14 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from .sidecar_main import (
-    BEAT,
-    READY,
-    UNTIL,
-    now,
-    read,
-    write,
-)
+from .sidecar_main import BEAT, READY, UNTIL, now, read, write
 
 log = logging.getLogger(__name__)
 

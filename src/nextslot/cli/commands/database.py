@@ -106,9 +106,10 @@ def import_(
 
 def _show_move(is_json: bool, done: str, moved: "Moved", rows: output.Rows, how: str = "", **more: int) -> None:
     found = {"rows": moved.rows, "seconds": round(rows.seconds, 1), "tables": moved.tables, "findings": moved.findings}
-    found |= more
+    found |= {"changes": moved.changes, **more} if done == "imported" else more
     lines = [f"{done}: {moved.rows} rows, {moved.tables['jobs']} jobs, {moved.tables['events']} events{how}"]
     lines += [f"inconsistent already before the move: {problem}" for problem in moved.findings]
+    lines += moved.changes
     output.result(is_json, {done: True, **found}, "\n".join(lines))
 
 
@@ -163,7 +164,10 @@ def purge(
 
 def config_check(is_json: bool, data: Data = Path(), config: File = None) -> None:
     """Show all settings and where each came from; report every wrong one."""
-    found = configuration(data, config).effective()
+    loaded = configuration(data, config)
+    for sentence in loaded.warnings():
+        output.remark(f"warning: {sentence}")
+    found = loaded.effective()
     if is_json:
         output.print_json({one.name: {"value": one.value, "origin": one.origin} for one in found})
     else:

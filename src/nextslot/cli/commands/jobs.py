@@ -19,8 +19,12 @@ from nextslot.cli.options import (
     Params,
     Priority,
     Reason,
+    Retries,
+    RetryOn,
     Title,
     Type,
+    Webhook,
+    WebhookFormat,
     Yes,
 )
 from nextslot.cli.session import Session, command
@@ -59,6 +63,10 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Submit it again with this key, and it is the same job.")
     ] = None,
+    webhook: Webhook = None,
+    webhook_format: WebhookFormat = None,
+    retries: Retries = None,
+    retry_on: RetryOn = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, retries included.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait, and show its log as it is written.")] = False,
 ) -> None:
@@ -74,6 +82,7 @@ def submit(
         office_id=office,
         role=role,
         unique_key=unique_key,
+        **arguments.follow_up(webhook, webhook_format, retries, retry_on),
     )
     values = parsed_params(session, job_type, params)
     job = client.submit(job_type, values, idempotency_key=idempotency_key, **options)
@@ -142,6 +151,8 @@ def ls(
     session.list(page.json, HEADINGS, [row(job) for job in page.items], "no jobs")
 
 
+# How long `why` waits for a forecast.
+FORECAST_SECONDS = 30.0
 HEADINGS = ("ID", "TYPE", "STATUS", "PRIORITY", "CREATED", "TOOK", "TITLE")
 
 
@@ -154,14 +165,29 @@ def row(job: "Job") -> list[Any]:
         job.priority,
         job.created_at,
         output.took(job.started_at, job.finished_at),
-        (job.title or "") + attempt,
+        _about(job) + attempt,
     ]
+
+
+def _about(job: "Job") -> str:
+    """Says what a job is about: its title, else its topic."""
+    topic = job.params.get("topic")
+    return job.title or (topic if isinstance(topic, str) else "")
 
 
 def show(session: Session, job: JobId) -> None:
     """Show a job with its run and its chain."""
     found = session.client.job(arguments.job_id(session.client, job))
     session.show(found.json, lambda: _show(found))
+
+
+def _for_people(result: Any) -> Any:
+    """Leaves out what only programs compare."""
+    if isinstance(result, list):
+        return [_for_people(one) for one in result]
+    if not isinstance(result, dict):
+        return result
+    return {name: _for_people(value) for name, value in result.items() if name not in ("fingerprint", "sketch")}
 
 
 def _show(job: "JobDetail") -> None:
@@ -191,7 +217,7 @@ def _show(job: "JobDetail") -> None:
             "exit code": run.exit_code if run else None,
             "error": f"{run.error} ({run.failure_kind})" if run and run.error else None,
             "skipped because": run.reason if run else None,
-            "result": run.result if run else None,
+            "result": _for_people(run.result) if run else None,
             "artifacts": ", ".join(one.name for one in run.artifacts) if run else None,
         }
     )
@@ -202,15 +228,19 @@ def _show(job: "JobDetail") -> None:
 
 def why(session: Session, job: JobId) -> None:
     """Explain why a job is not running, and when it is expected to start."""
-    found = session.client.why(arguments.job_id(session.client, job))
+    job_id = arguments.job_id(session.client, job)
+    found = session.client.why(job_id, FORECAST_SECONDS if session.is_json else 0)
 
     def sentences() -> None:
         for reason in found.reasons:
             output.say(output.clean(reason.text))
-        if found.status in ("WAITING", "QUEUED") and found.expected_start is not None:
-            end = f", to end {output.moment(found.expected_end)}" if found.expected_end else ""
+        # The reasons are there at once. The forecast may take a moment, in which they can be read.
+        is_awaited = found.status in ("WAITING", "QUEUED") and found.forecast_at is None
+        forecast = session.client.why(job_id, FORECAST_SECONDS) if is_awaited else found
+        if forecast.status in ("WAITING", "QUEUED") and forecast.expected_start is not None:
+            end = f", to end {output.moment(forecast.expected_end)}" if forecast.expected_end else ""
             output.say(
-                f"Expected to start {output.moment(found.expected_start)}{end} (confidence: {found.confidence})."
+                f"Expected to start {output.moment(forecast.expected_start)}{end} (confidence: {forecast.confidence})."
             )
 
     session.show(found.json, sentences)

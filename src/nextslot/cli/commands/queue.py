@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from nextslot.client import Job, Queue
     from nextslot.client.values import Paused
 
+# How long a list waits for the expected starts; without them it has everything else.
+FORECAST_SECONDS = 1.0
 Office = Annotated[str | None, typer.Option("--office", help="An office.")]
 JobType = Annotated[str | None, typer.Option("--type", help="A job type.")]
 Resource = Annotated[str | None, typer.Option("--resource", help="A resource.")]
@@ -30,7 +32,7 @@ def ls(
     cursor: Cursor = None,
 ) -> None:
     """Show running and queued jobs, in order."""
-    found = session.client.queue(office, limit, cursor)
+    found = session.client.queue(office, limit, cursor, wait_seconds=FORECAST_SECONDS)
 
     if found.paused and not session.is_json:
         output.remark("paused: no more jobs start")

@@ -1,12 +1,12 @@
 """Commands about schedules, which create jobs from templates by cron expressions."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nextslot.cli import arguments, output
 from nextslot.cli.options import Count, Cron, Limit, Office, Params, Priority, Timezone
-from nextslot.cli.session import Session, add_group
+from nextslot.cli.session import Session, add_group, with_parameters_of
 
 from . import jobs, templates
 
@@ -22,8 +22,10 @@ def register(app: typer.Typer) -> None:
         "schedule",
         "Schedules, which create jobs from templates by cron expressions.",
         add,
+        put,
         ls,
         show,
+        change,
         preview,
         upcoming,
         occurrences,
@@ -39,9 +41,9 @@ def find(session: Session, text: str) -> "Schedule":
     return arguments.named(everything, text, "schedule", lambda one: one.schedule_id, lambda one: one.name)
 
 
-def add(
+def _fields(
     session: Session,
-    name: Annotated[str, typer.Argument(help="A name for people.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="A name, unique in its office.", show_default=False)],
     cron: Cron,
     template: Annotated[str, typer.Argument(help="The template's name or id.", show_default=False)],
     params: Params = None,
@@ -53,10 +55,12 @@ def add(
     overlap: Annotated[str | None, typer.Option(help="While the previous job runs: allow (default) or skip.")] = None,
     priority: Priority = None,
     disabled: Annotated[bool, typer.Option("--disabled", help="Create it disabled.")] = False,
-) -> None:
-    """Create a schedule."""
-    found = templates.find(session, template)
-    options = arguments.given(
+) -> Any:
+    found = templates.find(session, template, office)
+    return arguments.given(
+        name=name,
+        template_id=found.template_id,
+        cron_expression=cron,
         timezone=timezone,
         office_id=office,
         catch_up=catch_up,
@@ -65,8 +69,46 @@ def add(
         enabled=False if disabled else None,
         param_overrides=jobs.parsed_params(session, found.job_type, params) if params else None,
     )
-    made = session.client.schedules.create(name, found.template_id, cron, **options)
+
+
+@with_parameters_of(_fields)
+def add(session: Session, **given: Any) -> None:
+    """Create a schedule."""
+    made = session.client.schedules.create(**_fields(session, **given))
     session.say(made.json, _words(made))
+
+
+@with_parameters_of(_fields)
+def put(session: Session, **given: Any) -> None:
+    """Create a schedule, or make the one of this name what is given; other fields get their defaults."""
+    made, is_new = session.client.schedules.put(**_fields(session, **given))
+    session.say(made.json, f"{'created' if is_new else 'changed'}: {_words(made)}")
+
+
+def change(
+    session: Session,
+    schedule: Which,
+    params: Params = None,
+    name: Annotated[str | None, typer.Option(help="A new name.")] = None,
+    cron: Annotated[str | None, typer.Option(help="A new cron expression.")] = None,
+    timezone: Timezone = None,
+    catch_up: Annotated[str | None, typer.Option(help="Which missed occurrences fire: latest, all or none.")] = None,
+    overlap: Annotated[str | None, typer.Option(help="While the previous job runs: allow or skip.")] = None,
+    priority: Priority = None,
+) -> None:
+    """Change a schedule, for its next occurrences; given parameters replace its own."""
+    found = find(session, schedule)
+    changes = arguments.given(
+        name=name, cron_expression=cron, timezone=timezone, catch_up=catch_up, overlap=overlap, priority=priority
+    )
+    if params:
+        template = templates.find(session, found.template_id)
+        new = jobs.parsed_params(session, template.job_type, params)
+        changes["param_overrides"] = {**(found.param_overrides or {}), **new}
+    if not changes:
+        raise typer.BadParameter("nothing to change was given; give key=value, --cron, --timezone or another option")
+    changed = session.client.schedules.change(found.schedule_id, **changes)
+    session.say(changed.json, _words(changed))
 
 
 def ls(session: Session) -> None:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nextslot.cli import arguments, output
-from nextslot.cli.options import Params, Priority, Type
-from nextslot.cli.session import Session, add_group
+from nextslot.cli.options import Office, Params, Priority, Retries, RetryOn, Type, Webhook, WebhookFormat
+from nextslot.cli.session import Session, add_group, with_parameters_of
 
 from . import jobs
 
@@ -19,27 +19,46 @@ Description = Annotated[str | None, typer.Option(help="What it is for.")]
 
 
 def register(app: typer.Typer) -> None:
-    add_group(app, "template", "Templates, reusable job definitions.", add, ls, show, change, submit, rm)
+    add_group(app, "template", "Templates, reusable job definitions.", add, put, ls, show, change, submit, rm)
 
 
-def find(session: Session, text: str) -> "Template":
-    everything = session.client.templates.list()
+def find(session: Session, text: str, office: str | None = None) -> "Template":
+    """Returns a template by its name or id; if an office is given, one of that office."""
+    everything = (one for one in session.client.templates.list() if office in (None, one.office_id))
     return arguments.named(everything, text, "template", lambda one: one.template_id, lambda one: one.name)
 
 
-def add(
+def _fields(
     session: Session,
-    name: Annotated[str, typer.Argument(help="A name, unique among templates.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="A name, unique in its office.", show_default=False)],
     job_type: Type,
     params: Params = None,
     priority: Priority = None,
     timeout: Timeout = None,
     description: Description = None,
-) -> None:
-    """Create a template."""
+    webhook: Webhook = None,
+    webhook_format: WebhookFormat = None,
+    retries: Retries = None,
+    retry_on: RetryOn = None,
+    office: Office = None,
+) -> Any:
     options = _given(session, job_type, params, priority, timeout, description)
-    made = session.client.templates.create(name, job_type, **options)
+    options |= arguments.follow_up(webhook, webhook_format, retries, retry_on)
+    return {"name": name, "job_type": job_type, **arguments.given(office_id=office), **options}
+
+
+@with_parameters_of(_fields)
+def add(session: Session, **given: Any) -> None:
+    """Create a template."""
+    made = session.client.templates.create(**_fields(session, **given))
     session.say(made.json, made.template_id)
+
+
+@with_parameters_of(_fields)
+def put(session: Session, **given: Any) -> None:
+    """Create a template, or make the one of this name what is given; other fields get their defaults."""
+    made, is_new = session.client.templates.put(**_fields(session, **given))
+    session.say(made.json, f"{'created' if is_new else 'changed'}: {made.template_id} {made.name}")
 
 
 def ls(session: Session) -> None:

@@ -15,6 +15,8 @@ from nextslot.cli.options import OneOffice
 from nextslot.cli.session import Session, command
 from nextslot.errors import NextslotError
 
+from .queue import FORECAST_SECONDS
+
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
@@ -38,9 +40,9 @@ def top(
 ) -> None:
     """Watch the queue live; q or Ctrl-C ends it."""
     if session.is_json:
-        output.print_json(session.client.queue(office).json)
+        output.print_json(session.client.queue(office, wait_seconds=FORECAST_SECONDS).json)
     elif once or not sys.stdout.isatty():
-        output.console().print(drawn(fetched(session.client, office)))
+        output.console().print(drawn(fetched(session.client, office, FORECAST_SECONDS)))
     else:
         with contextlib.suppress(KeyboardInterrupt):
             _live(session, office)
@@ -55,8 +57,8 @@ class View:
     progress: "dict[str, Progress]"
 
 
-def fetched(client: "Client", office: str) -> View:
-    queue = client.queue(office, limit=100)
+def fetched(client: "Client", office: str, wait_seconds: float = 0) -> View:
+    queue = client.queue(office, limit=100, wait_seconds=wait_seconds)
     progress = {}
     for job in queue.running:
         run = client.job(job.job_id).run

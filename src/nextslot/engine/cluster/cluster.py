@@ -23,8 +23,8 @@ from nextslot.engine.execution.runner import Runner
 from nextslot.engine.settings.key_ring import KeyRing
 from nextslot.errors import Unavailable
 from nextslot.executors.job_type_catalog import Catalog
-from nextslot.store.contract import Store, Tx
-from nextslot.store.membership import Membership
+from nextslot.store.contract import Membership, Store, Tx
+from nextslot.store.group_commit import GROUP_ROWS
 from nextslot.store.tables import lanes, nodes
 from nextslot.system.clock import Clock
 
@@ -270,10 +270,12 @@ class Cluster:
     async def _look_for_work(self, store: Store) -> None:
         """Dispatches if something may be open: a transaction that finds nothing would delay others."""
         if self._local.dispatcher.is_dispatching and await store.read(_is_something_open):
-            await store.write(self._dispatch_everywhere)
+            # So large that it is committed alone: what other works store has to be announced.
+            await store.write(self._dispatch_everywhere, rows=GROUP_ROWS + 1)
 
     def _dispatch_everywhere(self, tx: Tx) -> None:
-        self._lanes.counters(tx).is_freed = True
+        counters = self._lanes.counters(tx)
+        counters.is_freed = counters.is_announced = True
 
 
 def _is_something_open(tx: Tx) -> bool:

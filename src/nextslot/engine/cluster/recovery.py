@@ -15,13 +15,9 @@ from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
 from nextslot.executors.process_tree.survivors import end_survivors
 from nextslot.executors.run_files import RunFiles
+from nextslot.executors.threads import Threads
 from nextslot.store.contract import Store, Tx
-from nextslot.store.tables import (
-    direct,
-    jobs,
-    nodes,
-    runs,
-)
+from nextslot.store.tables import direct, jobs, nodes, old_history, runs
 
 BATCH = 200
 
@@ -154,3 +150,14 @@ def _running_run_ids(tx: Tx, node_id: str | None) -> list[str]:
     """Returns the runs of jobs and direct callers that a surviving process may still work for."""
     found = (runs.of_job(tx, job.job_id) for job in jobs.running(tx, node_id))
     return [run.run_id for run in found if run is not None] + [one.run_id for one in direct.unfinished(tx, node_id)]
+
+
+async def join_left_logs(store: Store, files: RunFiles, threads: Threads) -> None:
+    """Joins each log that a crash left in pieces into one file, after recovery.
+
+    A run that has not ended belongs to another node with the same directory.
+    """
+    left = await threads.run(files.logs_in_pieces)
+    if left:
+        known = await store.read(lambda tx: old_history.known_runs(tx, left))
+        await threads.run(lambda: files.join_logs(run_id for run_id in left if known.get(run_id)))

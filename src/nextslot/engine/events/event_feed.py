@@ -45,7 +45,7 @@ class EventPage:
         return self.events[-1].seq if self.events else self.after
 
     def form(self, key: Hashable, make: Callable[[list[Event]], T]) -> T:
-        """Returns what `make` made of the events when this key was first asked for."""
+        """Returns what `make` makes of the events, and keeps it for later calls with the same key."""
         if key in self._forms:
             found: T = self._forms[key]
             return found

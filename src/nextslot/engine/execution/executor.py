@@ -13,13 +13,10 @@ from nextslot.domain import FailureKind, Outcome, Run
 from nextslot.engine.effects import Claim
 from nextslot.executors.inputs import inputs_of
 from nextslot.executors.job_types import JobType, JobTypes
-from nextslot.executors.outcomes import raised, returned
-from nextslot.executors.run_context import Listener, RunContext
+from nextslot.executors.run_context import Listener, RunContext, raised, returned
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
 from nextslot.system.clock import Clock
-
-from .stalls import wait_for_stall
 
 _STOP_ERRORS = {
     FailureKind.TIMEOUT: "timed out",
@@ -28,6 +25,14 @@ _STOP_ERRORS = {
 }
 
 NO_INPUTS: Mapping[str, Run] = {}
+# A shorter wait may end before any time has passed by the clock, and would be repeated at once.
+SHORTEST_WAIT = 0.001
+# Whoever wakes up so many seconds late was held up, and so was the run: it could not report.
+HELD_UP = 1.0
+NOT_ISOLATED = (
+    "it must run in a separate process, because the scheduler died several times in a row while it ran inside, but a "
+    "reload has replaced its job type by one that cannot; name an importable function as the handler, then retry it"
+)
 ISOLATED = "runs in a separate process: the scheduler died several times in a row while this job ran inside it"
 
 
@@ -67,10 +72,12 @@ class Executor:
         if kind is not None:
             return Outcome.failed(kind, _STOP_ERRORS[kind])
         job_type = self._job_types.of_claim(claim.job_type)
-        # A reload of the configuration may have removed the type since the claim.
-        isolated = self._job_types.isolated(claim.job_type) if claim.is_isolated else None
-        if isolated is not None:
-            job_type = replace(job_type, handler=isolated, is_async=True)
+        if claim.is_isolated:
+            isolated = self._job_types.isolated(claim.job_type)
+            if isolated is None and self._job_types.runs_inside(claim.job_type):
+                return Outcome.failed(FailureKind.ERROR, NOT_ISOLATED)
+            if isolated is not None:
+                job_type = replace(job_type, handler=isolated, is_async=True)
         run = RunContext(
             claim.run_id, claim.job_id, claim.office_id, claim.job_type, claim.params, claim.attempt, self._files
         )
@@ -79,7 +86,7 @@ class Executor:
         run.title, run.role, run.task_id, run.session_id = claim.title, claim.role, claim.task_id, claim.session_id
         task = asyncio.current_task() if job_type.is_async else None
         active = self._active[claim.run_id] = _Active(run, job_type, task, claim.timeout_seconds)
-        if isolated is not None:
+        if claim.is_isolated:
             run.log.warning(ISOLATED)
         if listen is not None:
             run.listen = _on_loop(listen)
@@ -198,3 +205,17 @@ def _call(job_type: JobType, run: RunContext) -> Outcome:
         return returned(run, job_type.handler(run, **run.params))
     except BaseException as error:  # The thread is used again for the next handler.
         return raised(run, error)
+
+
+async def wait_for_stall(run: RunContext, seconds: float, clock: Clock) -> None:
+    """Returns once the run has written no output and reported no progress for so many seconds.
+
+    After a time in which this process did not get to run (a suspended machine, a blocked event loop), the count begins
+    anew.
+    """
+    held_until = run.last_active
+    while (left := seconds - (clock.monotonic() - max(held_until, run.last_active))) > 0:
+        wait, began = max(left, SHORTEST_WAIT), clock.monotonic()
+        await clock.sleep(wait)
+        if clock.monotonic() - began - wait > HELD_UP:
+            held_until = clock.monotonic()

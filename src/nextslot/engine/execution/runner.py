@@ -11,7 +11,7 @@ from nextslot.domain import FailureKind, Outcome, Run, RunStatus
 from nextslot.engine.direct.connected_callers import ConnectedCallers
 from nextslot.engine.effects import Claim, RunEnded, WorkKind
 from nextslot.engine.forecast.run_durations import Durations
-from nextslot.errors import Fenced, Unavailable
+from nextslot.errors import Damaged, Fenced, Unavailable
 from nextslot.store.contract import PrefetchedWork, Store, Tx
 from nextslot.store.tables import dependencies
 from nextslot.system.clock import Clock
@@ -167,7 +167,7 @@ class Runner:
                     self._has_lost = True
                     log.error("run %s ended too late to be stored", claim.run_id)
                     return
-                if not isinstance(error, Unavailable):
+                if not isinstance(error, (Unavailable, Damaged)):
                     refusals += 1
                     outcome = self._refused(claim, outcome, error, refusals)
                 else:

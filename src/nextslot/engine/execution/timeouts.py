@@ -23,6 +23,8 @@ from nextslot.system.instant import Instant
 log = logging.getLogger(__name__)
 
 BATCH = 500
+# The rows that a batch announces after the first: so many that it runs alone and off the event loop.
+MANY = 1_001
 ALL = 1_000_000_000
 RETRY_SECONDS = 1.0
 
@@ -121,11 +123,13 @@ class TimeoutManager:
     async def tick(self) -> None:
         """Does all that is due, one batch per transaction, and sets the timer for what is due next."""
         assert self._store is not None
+        rows = BATCH
         while True:
-            due = await self._store.write(self.do_due, rows=BATCH)
+            due = await self._store.write(self.do_due, rows=rows)
             await self._outages.probe(self._store, due.to_probe)
             if due.is_all:
                 break
+            rows = MANY
         if due.upcoming is not None:
             self._timer.wake_by(due.upcoming)
 
@@ -165,12 +169,13 @@ class TimeoutManager:
             if freed.is_ready:
                 self._engine.note_ready(tx, freed, now)
         expired = self._finisher.expire(tx, now, BATCH)
+        no_more_cancels = self._finisher.cancel_some(tx, now)
         to_probe, next_probe = self._outages.do_due(tx, now)
         no_more_occurrences, next_occurrence = True, None
         if self._schedules is not None:
             no_more_occurrences, next_occurrence = self._schedules.do_due(tx, now, BATCH)
         return Due(
-            is_all=own.is_all and len(due) < BATCH and expired < BATCH and no_more_occurrences,
+            is_all=own.is_all and len(due) < BATCH and expired < BATCH and no_more_cancels and no_more_occurrences,
             to_probe=to_probe,
             # Read after the batch, which may have stored something that is due soon.
             upcoming=_first(jobs.next_instant(tx), own.upcoming, next_probe, next_occurrence),

@@ -1,6 +1,6 @@
 """Schedules as settings: creates, changes and deletes them. Each change first settles the occurrences before it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -47,9 +47,7 @@ class ScheduleSettings:
         self._audit = audit
 
     def create(self, tx: Tx, fields: Mapping[str, Any], now: Instant) -> Schedule:
-        missing = [Problem(name, "is missing; give it") for name in REQUIRED if fields.get(name) is None]
-        if missing:
-            raise Invalid(missing)
+        check_given(fields, REQUIRED)
         blank = Schedule(
             schedule_id=self._chance.new_id(),
             template_id="",
@@ -62,6 +60,17 @@ class ScheduleSettings:
         schedules.insert(tx, schedule)
         self._audit.changed(tx, None, json_form.schedule(schedule))
         return schedule
+
+    def put(self, tx: Tx, office_id: str, name: str, fields: Mapping[str, Any], now: Instant) -> tuple[Schedule, bool]:
+        """Creates the schedule of this name, or makes it what the fields say: those that are not given get their
+        defaults, except `enabled`, which stays. Returns whether it is new.
+        """
+        known = schedules.by_name(tx, office_id, name)
+        given = {**fields, "name": name, "office_id": office_id}
+        if known is None:
+            return self.create(tx, given, now), True
+        check_given(given, REQUIRED)
+        return self.change(tx, known, {**dict.fromkeys(FIELDS - {"enabled"}), **given}, now), False
 
     def change(self, tx: Tx, schedule_id: str, fields: Mapping[str, Any], now: Instant) -> Schedule:
         """Changes a schedule. Occurrences up to now follow the old settings, the next one the new ones (DEC-010)."""
@@ -117,6 +126,9 @@ class ScheduleSettings:
         template = self._template(tx, schedule)
         if values.keys() & _JOB_FIELDS:
             self._check_job(tx, schedule, template, now)
+        holder = schedules.by_name(tx, schedule.office_id, schedule.name)
+        if holder not in (None, schedule.schedule_id):
+            raise Conflict(f"another schedule is named {schedule.name!r}: choose another name, or delete that one")
         return schedule
 
     def _template(self, tx: Tx, schedule: Schedule) -> Template:
@@ -142,6 +154,12 @@ class ScheduleSettings:
             self._intake.check([of_schedule(schedule, template, None)], now)
         except Invalid as error:
             raise Invalid([_for_schedule(problem) for problem in error.problems]) from None
+
+
+def check_given(fields: Mapping[str, Any], required: Iterable[str]) -> None:
+    missing = [Problem(name, "is missing; give it") for name in required if fields.get(name) is None]
+    if missing:
+        raise Invalid(missing)
 
 
 def _with_defaults(fields: Mapping[str, Any]) -> dict[str, Json]:

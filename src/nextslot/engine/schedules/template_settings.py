@@ -20,7 +20,6 @@ from nextslot.errors import (
     Conflict,
     Invalid,
     NotFound,
-    Problem,
     UnknownJobType,
 )
 from nextslot.executors.job_types import resource_units
@@ -28,8 +27,9 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import templates
 from nextslot.system.instant import Instant
 
-from .schedule_settings import ScheduleSettings
+from .schedule_settings import ScheduleSettings, check_given
 
+REQUIRED = ("name", "job_type")
 FIELDS = {one.name for one in declared(Template)} - {"template_id", "created_at", "archived_at"}
 
 
@@ -41,14 +41,23 @@ class TemplateSettings:
         self._audit = audit
 
     def create(self, tx: Tx, fields: Mapping[str, Any], now: Instant) -> Template:
-        missing = [Problem(name, "is missing; give it") for name in ("name", "job_type") if fields.get(name) is None]
-        if missing:
-            raise Invalid(missing)
+        check_given(fields, REQUIRED)
         blank = Template(template_id=self._chance.new_id(), name="", job_type="", created_at=now)
         template = self._changed(tx, blank, fields, now)
         templates.insert(tx, template)
         self._audit.changed(tx, None, template.to_dict())
         return template
+
+    def put(self, tx: Tx, office_id: str, name: str, fields: Mapping[str, Any], now: Instant) -> tuple[Template, bool]:
+        """Creates the template of this name, or makes it what the fields say: those that are not given get their
+        defaults. Returns whether it is new.
+        """
+        known = templates.by_name(tx, office_id, name)
+        given = {**fields, "name": name, "office_id": office_id}
+        if known is None:
+            return self.create(tx, given, now), True
+        check_given(given, REQUIRED)
+        return self.change(tx, known, {**dict.fromkeys(FIELDS), **given}, now), False
 
     def change(self, tx: Tx, template_id: str, fields: Mapping[str, Any], now: Instant) -> Template:
         """Changes a template for future jobs; existing jobs keep their copies."""

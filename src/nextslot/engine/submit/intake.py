@@ -25,22 +25,10 @@ from nextslot.domain.template_defaults import from_template
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.dependents import DependencyResolver, refuse_cycle
 from nextslot.engine.finish.job_finisher import JobFinisher
-from nextslot.errors import (
-    Invalid,
-    NotFound,
-    Problem,
-    UnknownJobType,
-)
+from nextslot.errors import Invalid, NotFound, Problem, UnknownJobType
 from nextslot.executors.job_types import JobType, resource_units
 from nextslot.store.contract import Tx
-from nextslot.store.tables import (
-    column_codec,
-    dependencies,
-    groups,
-    jobs,
-    offices,
-    templates,
-)
+from nextslot.store.tables import column_codec, dependencies, groups, jobs, offices, templates
 from nextslot.system.instant import Instant
 
 from .queue_order import QueueManager
@@ -95,10 +83,11 @@ class Intake:
         self._finisher = finisher
         self.max_params_bytes = max_params_bytes
 
-    def accept(self, tx: Tx, wanted: Sequence[NewJob], now: Instant) -> list[Accepted]:
+    def accept(self, tx: Tx, wanted: Sequence[NewJob], now: Instant, is_past: bool = False) -> list[Accepted]:
+        """`is_past`: the jobs have ended elsewhere, so what they asked for need not be possible now."""
         if not 0 < len(wanted) <= MAX_BATCH:
             raise Invalid(f"there are {len(wanted):,} jobs; give 1 to {MAX_BATCH:,} in one request", field="jobs")
-        return self._create(tx, wanted, now, None)
+        return self._create(tx, wanted, now, None, is_past)
 
     def accept_group(
         self,
@@ -109,6 +98,7 @@ class Intake:
         name: str | None,
         now: Instant,
         webhook: Mapping[str, Json] | None = None,
+        is_past: bool = False,
     ) -> tuple[Group, list[Accepted]]:
         """Creates a group of jobs of one office, in the given order. `webhook` gets a message when all have ended."""
         if not 0 < len(wanted) <= MAX_BATCH:
@@ -134,7 +124,7 @@ class Intake:
             members=len(wanted),
             created_at=now,
         )
-        accepted = self._create(tx, wanted, now, group)
+        accepted = self._create(tx, wanted, now, group, is_past)
         if webhook is not None:
             groups.set_webhook(tx, group.group_id, webhook)
         # Read again: a member whose prerequisite has already failed may have ended the group.
@@ -164,9 +154,12 @@ class Intake:
 
     # From requests to jobs.
 
-    def _create(self, tx: Tx, asked: Sequence[NewJob], now: Instant, group: Group | None) -> list[Accepted]:
+    def _create(
+        self, tx: Tx, asked: Sequence[NewJob], now: Instant, group: Group | None, is_past: bool = False
+    ) -> list[Accepted]:
         wanted = self._from_templates(tx, asked)
-        self.check(wanted, now)
+        if not is_past:
+            self.check(wanted, now)
         answers, existing = self._answers(tx, wanted)
         # The jobs to create, each with the first request that it answers.
         made: dict[str, int] = {}
@@ -258,7 +251,7 @@ class Intake:
         try:
             job_type = self._job_types.get(new.job_type or "")
             if job_type.check_role is not None:
-                job_type.check_role(new.role)
+                job_type.check_role(new.role, None)
         except UnknownJobType as error:
             if not problems:
                 raise
@@ -388,9 +381,10 @@ class Intake:
         if kind not in known.kinds:
             known.kinds[kind] = self._kind(tx, new, job_type, needs, added)
         office, resources, lane_id, retry_policy = known.kinds[kind]
-        by_default = job_type.timeout_seconds or self._job_types.role_timeouts.get(new.role or "")
+        own = office.roles.get(new.role or "", {}).get("timeout_seconds")
+        by_default = job_type.timeout_seconds or own or self._job_types.role_timeouts.get(new.role or "")
         kept = new.kept()
-        kept["timeout_seconds"] = new.timeout_seconds or by_default or office.timeout_seconds
+        kept["timeout_seconds"] = new.timeout_seconds or by_default or office.timeout_of(new.role)
         kept["stall_timeout_seconds"] = new.stall_timeout_seconds or job_type.stall_timeout_seconds
         return Job(
             **kept,
@@ -416,6 +410,8 @@ class Intake:
         self, tx: Tx, new: NewJob, job_type: JobType, needs: Mapping[str, int], added: Mapping[str, int]
     ) -> _Kind:
         office = self.office(tx, new.office_id)
+        if job_type.check_role is not None:
+            job_type.check_role(new.role, office)
         resources = self._resources(office, new.role, job_type.name, needs, added)
         lane_id = self._lanes.lane_for(tx, office, new.role, job_type.name, resources)
         return _Kind(

@@ -7,21 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nextslot.domain import (
-    MAX_PRIORITY,
-    URGENT,
-    Job,
-    Stage,
-    request_checks,
-)
+from nextslot.domain import MAX_PRIORITY, URGENT, Job, Stage, bounds, request_checks
 from nextslot.engine.effects import RequestsLinked
 from nextslot.engine.engine_context import EngineContext
-from nextslot.errors import (
-    AlreadyDispatched,
-    AlreadyFinished,
-    Invalid,
-    NotFound,
-)
+from nextslot.errors import AlreadyDispatched, AlreadyFinished, Invalid, NotFound
 from nextslot.store.contract import Tx
 from nextslot.store.tables import jobs, lanes, offices
 from nextslot.store.tables.jobs import Place
@@ -160,9 +149,9 @@ class QueueManager:
 
     def rename(self, tx: Tx, job_id: str, title: str | None) -> Job:
         job = self.queued(tx, job_id)
-        problems = [] if title is None else list(request_checks.text_problems("title", title))
-        if problems:
-            raise Invalid(problems)
+        problem = None if title is None else bounds.TITLE.problem(title)
+        if problem is not None:
+            raise Invalid(problem, field="title")
         jobs.set_title(tx, job_id, title)
         return job._replace(title=title)
 

@@ -29,25 +29,9 @@ from nextslot.domain.addresses import origin
 from nextslot.domain.webhook_delivery import SERVER, Target
 from nextslot.engine.effects import Deliver, SubscribersChanged, WebhooksConfigured
 from nextslot.engine.events.event_log import EventLog
-from nextslot.errors import (
-    Conflict,
-    Invalid,
-    NotFound,
-    Problem,
-)
+from nextslot.errors import Conflict, Invalid, NotFound, Problem
 from nextslot.store.contract import Tx
-from nextslot.store.tables import (
-    column_codec,
-    deliveries,
-    direct,
-    groups,
-    jobs,
-    keys,
-    nodes,
-    offices,
-    runs,
-    webhooks,
-)
+from nextslot.store.tables import column_codec, deliveries, direct, groups, jobs, keys, nodes, offices, runs, webhooks
 from nextslot.store.tables.webhooks import Secrets
 from nextslot.system.instant import Instant
 from nextslot.system.randomness import Chance

@@ -133,7 +133,7 @@ class Guardians:
 
 
 class _ForkServer:
-    """The process of the fork server."""
+    """Starts the process of the fork server, sends it requests, and ends it."""
 
     def __init__(self) -> None:
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -6,16 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-from nextslot.domain import (
-    DEFAULT_OFFICE,
-    DeliveryStatus,
-    Group,
-    GroupMode,
-    Json,
-    NewJob,
-    OnFailure,
-    RunStatus,
-)
+from nextslot.domain import DEFAULT_OFFICE, DeliveryStatus, Group, GroupMode, Json, NewJob, OnFailure, RunStatus
 from nextslot.errors import AlreadyFinished, Invalid, NotFound, Unavailable
 from nextslot.extension_api import Attached, Counters
 from nextslot.extension_api.host import Cancelled, Host, Once, Replayed, Tx
@@ -24,14 +15,7 @@ from nextslot.services.arguments import found
 
 from . import legacy_table
 from .messages import OldMessages
-from .old_words import (
-    FORMAT,
-    DedupCheck,
-    OldBatch,
-    OldJob,
-    is_old,
-    refusal,
-)
+from .old_words import FORMAT, DedupCheck, OldBatch, OldJob, is_old, refusal
 
 # The most research cards that one is compared with: the newest.
 MOST_CARDS = 10_000

@@ -8,16 +8,7 @@ from dataclasses import dataclass
 from email.utils import format_datetime
 from urllib.parse import quote
 
-from nextslot.domain import (
-    DEFAULT_OFFICE,
-    Group,
-    GroupStatus,
-    Job,
-    JobStatus,
-    Json,
-    Run,
-    RunStatus,
-)
+from nextslot.domain import DEFAULT_OFFICE, Group, GroupStatus, Job, JobStatus, Json, Run, RunStatus
 from nextslot.errors import Invalid, Problem
 from nextslot.system.instant import Instant
 

@@ -22,12 +22,7 @@ from nextslot.server.routing import Route, extension_of, needs
 from . import old_words as policy
 from . import schemas as schemas
 from .legacy_service import LegacyService
-from .schemas import (
-    BatchTrigger,
-    ListQuery,
-    ResearchTrigger,
-    StoryTrigger,
-)
+from .schemas import BatchTrigger, ListQuery, ResearchTrigger, StoryTrigger
 
 # Where `Deprecated` puts the counts of calls into the scope of a request.
 CALLS = "nextslot.legacy_calls"

@@ -1,12 +1,17 @@
 """Commands about the library: `nextslot story` and `nextslot card`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nextslot.cli import output
 from nextslot.cli.session import Session, command, group
+
+if TYPE_CHECKING:
+    from nextslot.client.transports import BlockingTransport
+
+    from .client import Library
 
 Search = Annotated[str | None, typer.Argument(metavar="WORDS", help="Words that it has.", show_default=False)]
 Tag = Annotated[str | None, typer.Option(help="Only with this tag.")]
@@ -26,11 +31,17 @@ def register(app: typer.Typer) -> None:
     app.add_typer(card)
 
 
+def _library(session: Session) -> "Library[BlockingTransport]":
+    from .client import Library
+
+    return session.client.extension(Library)
+
+
 def list_stories(
     session: Session, words: Search = None, tag: Tag = None, limit: Limit = 50, cursor: Cursor = None
 ) -> None:
     """List stories, the newest first."""
-    found = session.client.library.stories(limit, cursor, q=words, tag=tag)
+    found = _library(session).stories(limit, cursor, q=words, tag=tag)
     rows = [
         [one["story_id"], one["created_at"], one["words"], one["title"], one["topic"], ", ".join(one["tags"])]
         for one in found["items"]
@@ -40,7 +51,7 @@ def list_stories(
 
 def print_story(session: Session, story: Which) -> None:
     """Print a story."""
-    library = session.client.library
+    library = _library(session)
     found = library.story(_newest(library.stories(1), "story_id") if story == "last" else story)
     text = found["text"]
     lines = ["# " + found["title"], "", text or "(its file was deleted, or is on the disk of another node)"]
@@ -51,7 +62,7 @@ def list_cards(
     session: Session, words: Search = None, tag: Tag = None, limit: Limit = 50, cursor: Cursor = None
 ) -> None:
     """List research cards, the newest first."""
-    found = session.client.library.cards(limit, cursor, q=words, tag=tag)
+    found = _library(session).cards(limit, cursor, q=words, tag=tag)
     rows = [
         [one["card_id"], one["created_at"], one["title"], one["topic"], ", ".join(one["tags"])]
         for one in found["items"]
@@ -61,7 +72,7 @@ def list_cards(
 
 def print_card(session: Session, card: Which) -> None:
     """Print a research card."""
-    library = session.client.library
+    library = _library(session)
     found = library.card(_newest(library.cards(1), "card_id") if card == "last" else card)
     session.show(found, lambda: output.write(_card(found).encode()))
 

@@ -15,14 +15,7 @@ from nextslot.executors.run_context import Fail
 
 from . import embedded_server
 from .embedded_model import EmbeddedModel
-from .providers import (
-    GenerateOptions,
-    NoAnswer,
-    OllamaProvider,
-    OpenAiProvider,
-    Provider,
-    RequestTimeouts,
-)
+from .providers import GenerateOptions, NoAnswer, OllamaProvider, OpenAiProvider, Provider, RequestTimeouts
 from .styles import Style
 
 OLLAMA = "ollama"

@@ -14,17 +14,9 @@ from nextslot.domain import FailureKind
 from nextslot.executors.job_types import JobType, JobTypes, Note
 from nextslot.executors.run_context import RunContext
 from nextslot.system.clock import Clock, SystemClock
+from nextslot.system.instant import Instant
 
-from .documents import (
-    MOST_OF_A_TITLE,
-    as_json,
-    clean,
-    markdown,
-    shortened,
-    slug,
-    whole_sentences,
-    write_files,
-)
+from .documents import MOST_OF_A_TITLE, as_json, clean, markdown, shortened, slug, whole_sentences, write_files
 from .language_models import LanguageModels, ModelName, model_problems, resource_for
 from .providers import GenerateOptions
 from .similarity import KnownText, find_duplicate, fingerprint, sketch
@@ -40,10 +32,10 @@ SCHEMA: Mapping[str, Any] = {
     "properties": {
         "topic": {
             "type": "string",
-            "minLength": 10,
+            "minLength": 2,
             "maxLength": 200,
-            # Blanks at the ends do not make it longer.
-            "pattern": r"\S[\s\S]{8,}\S",
+            # Ten characters without blanks at the ends; of scripts whose signs are syllables or words, two.
+            "pattern": r"\S[\s\S]{8,}\S|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af][\s\S]*\S",
         },
         "tags": {
             "type": "array",
@@ -192,8 +184,6 @@ class ResearchHandler:
         marks: tuple[str, str],
     ) -> dict[str, Any]:
         about = {
-            "card_id": run.run_id,
-            "title": card.title,
             "topic": topic,
             "tags": tags,
             "model": str(name),
@@ -201,32 +191,53 @@ class ResearchHandler:
             "run_id": run.run_id,
             "created_at": str(self._clock.now()),
         }
-        content = {
-            "summary": card.summary,
-            "key_concepts": card.key_concepts,
-            "applications": card.applications,
-            "read_from": card.source,
-            "raw": raw,
-        }
-        stem = f"card-{slug(card.title, 'research')}"
-        files = {f"{stem}.json": as_json({**about, **content}), f"{stem}.md": markdown(about, _body(card))}
+        result, files = result_of(run.run_id, card, about, {"read_from": card.source, "raw": raw}, marks)
         await write_files(run.artifacts, files)
-        run.log.info("wrote %s.md: %r, read from %s", stem, card.title, card.source)
-        return {
-            "card_id": run.run_id,
-            "title": card.title,
-            "topic": topic,
-            "tags": tags,
-            "summary": shortened(card.summary, MOST_OF_A_SUMMARY),
-            "key_concepts": card.key_concepts,
-            "applications": card.applications,
-            "model": str(name),
-            "file": f"{stem}.md",
-            "metadata": f"{stem}.json",
-            # To compare it with other cards.
-            "fingerprint": marks[0],
-            "sketch": marks[1],
-        }
+        run.log.info("wrote %s: %r, read from %s", result["file"], card.title, card.source)
+        return result
+
+
+def result_of(
+    run_id: str, card: ResearchCard, about: Mapping[str, Any], more: Mapping[str, Any], marks: tuple[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the result of a run that made a card, and its files."""
+    about = {"card_id": run_id, "title": card.title, **about}
+    texts = {"key_concepts": card.key_concepts, "applications": card.applications}
+    stem = f"card-{slug(card.title, 'research')}"
+    files = {
+        f"{stem}.json": as_json({**about, "summary": card.summary, **texts, **more}),
+        f"{stem}.md": markdown(about, _body(card)),
+    }
+    return {
+        "card_id": run_id,
+        "title": card.title,
+        "topic": about["topic"],
+        "tags": about["tags"],
+        "summary": shortened(card.summary, MOST_OF_A_SUMMARY),
+        **texts,
+        "model": about["model"],
+        "file": f"{stem}.md",
+        "metadata": f"{stem}.json",
+        # To compare it with other cards.
+        "fingerprint": marks[0],
+        "sketch": marks[1],
+    }, files
+
+
+def past_result(
+    run_id: str, job_id: str, at: Instant, told: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the result and the files of a run that made this card elsewhere."""
+    card = ResearchCard(
+        title=told["title"],
+        summary=told["summary"],
+        key_concepts=told["key_concepts"],
+        applications=told["applications"],
+        source="adopted",
+    )
+    about = {name: told[name] for name in ("topic", "tags", "model", "adopted_from")}
+    about |= {"job_id": job_id, "run_id": run_id, "created_at": str(at)}
+    return result_of(run_id, card, about, {}, (fingerprint(card.compared), sketch(card.compared)))
 
 
 def _prompt(topic: str) -> str:

@@ -8,25 +8,13 @@ from typing import Annotated, Any, ClassVar
 from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from nextslot.domain import (
-    Direct,
-    DirectStatus,
-    FailureKind,
-    Scope,
-    json_form,
-)
+from nextslot.domain import Direct, DirectStatus, FailureKind, Scope, json_form
 from nextslot.domain.request_checks import MAX_TEXT
 from nextslot.errors import Invalid, NotFound, Problem
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_default, scheduler_for
 from nextslot.server.problems import HttpProblem, content_of
-from nextslot.server.responses import (
-    answer,
-    event,
-    stream,
-    unless_hung_up,
-    wants_stream,
-)
+from nextslot.server.responses import answer, event, stream, unless_hung_up, wants_stream
 from nextslot.server.routes.direct import begun, told
 from nextslot.server.routing import always, needs, router
 from nextslot.services.run_files import RunFileService

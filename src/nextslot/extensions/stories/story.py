@@ -3,7 +3,7 @@
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -12,29 +12,14 @@ from nextslot.errors import Problem
 from nextslot.executors.job_types import JobType, JobTypes, Note
 from nextslot.executors.run_context import RunContext
 from nextslot.system.clock import Clock, SystemClock
+from nextslot.system.instant import Instant
 
 from . import styles
-from .documents import (
-    MOST_OF_A_TITLE,
-    as_json,
-    clean,
-    markdown,
-    shortened,
-    slug,
-    whole_sentences,
-    write_files,
-)
+from .documents import MOST_OF_A_TITLE, as_json, clean, markdown, shortened, slug, whole_sentences, write_files
 from .language_models import LanguageModels, LlmConfig, ModelName, model_problems, resource_for
 from .providers import GenerateOptions
 from .research import ResearchHandler, no_earlier_cards
-from .similarity import (
-    THRESHOLD,
-    Duplicate,
-    KnownText,
-    find_duplicate,
-    fingerprint,
-    sketch,
-)
+from .similarity import THRESHOLD, Duplicate, KnownText, find_duplicate, fingerprint, sketch
 from .story_research import Source, StoryResearch
 from .styles import DEFAULT_LENGTH, DEFAULT_TEMPERATURE, PLACES, SYSTEM, Style, unknown_places
 
@@ -251,8 +236,6 @@ class StoryHandler:
 
     async def _keep(self, run: RunContext, name: ModelName, wanted: "_Wanted", story: Story) -> None:
         about = {
-            "story_id": story.story_id,
-            "title": story.title,
             "topic": wanted.topic,
             "tags": wanted.tags,
             "model": str(name),
@@ -260,16 +243,46 @@ class StoryHandler:
             "run_id": run.run_id,
             "created_at": str(self._clock.now()),
             **({"research": [one.to_dict() for one in wanted.sources]} if wanted.sources else {}),
-            "words": story.words,
-            "characters": len(story.text),
         }
-        more = {"target_length": wanted.length, "fingerprint": story.fingerprint, "sketch": story.sketch}
-        files = {
-            f"{story.stem}.md": markdown(about, f"# {story.title}\n\n{story.text}"),
-            f"{story.stem}.json": as_json({**about, **more, "file": f"{story.stem}.md"}),
-        }
-        await write_files(run.artifacts, files)
+        await write_files(run.artifacts, files_of(story, about, {"target_length": wanted.length}))
         run.log.info("wrote %s.md: %r, %d words", story.stem, story.title, story.words)
+
+
+def files_of(story: Story, about: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the files of a story: Markdown to read, JSON with all that is known of it."""
+    front = {
+        "story_id": story.story_id,
+        "title": story.title,
+        **about,
+        "words": story.words,
+        "characters": len(story.text),
+    }
+    more = {**more, "fingerprint": story.fingerprint, "sketch": story.sketch}
+    return {
+        f"{story.stem}.md": markdown(front, f"# {story.title}\n\n{story.text}"),
+        f"{story.stem}.json": as_json({**front, **more, "file": f"{story.stem}.md"}),
+    }
+
+
+def past_result(
+    run_id: str, job_id: str, at: Instant, told: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the result and the files of a run that wrote these stories elsewhere."""
+    files: dict[str, str] = {}
+    stories = []
+    for index, one in enumerate(told, 1):
+        story = Story(
+            story_id=f"{run_id}-{index:03}",
+            title=one["title"],
+            text=one["text"],
+            stem=f"{index:03}-{slug(one['title'], 'story')}",
+            fingerprint=fingerprint(one["text"]),
+            sketch=sketch(one["text"]),
+        )
+        stories.append({**_summary(story), "topic": one["topic"], "tags": one["tags"]})
+        about = {name: one[name] for name in ("topic", "tags", "model", "adopted_from")}
+        files |= files_of(story, {**about, "job_id": job_id, "run_id": run_id, "created_at": str(at)}, {})
+    return {"model": told[0]["model"], "stories": stories, "dropped": []}, files
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,11 @@ from nextslot.executors.job_types import JobTypes
 from nextslot.extension_api import Attached
 from nextslot.extension_api.host import Host
 from nextslot.services import cursors
+from nextslot.system.instant import Instant
 
 from . import library
+from . import research as research_cards
+from . import story as stories_
 from .embedded_model import weights
 from .language_models import DEFAULT_MODEL, OLLAMA, LanguageModels, LlmConfig, ProviderConfig, resource_for
 from .library import CARDS, STORIES, Entry, Shelf, Wanted
@@ -149,6 +152,19 @@ class StoryService(Attached):
         return await asyncio.to_thread(
             find_duplicate, entry.known.fingerprint, entry.known.sketch, known, threshold=0.0
         )
+
+    # Stories and cards that were made elsewhere.
+
+    def past_stories(
+        self, run_id: str, job_id: str, at: Instant, stories: Sequence[Mapping[str, Any]]
+    ) -> tuple[dict[str, Json], dict[str, str]]:
+        """Returns the result and the files of a run that wrote these stories; their fingerprints are computed."""
+        return stories_.past_result(run_id, job_id, at, stories)
+
+    def past_card(
+        self, run_id: str, job_id: str, at: Instant, card: Mapping[str, Any]
+    ) -> tuple[dict[str, Json], dict[str, str]]:
+        return research_cards.past_result(run_id, job_id, at, card)
 
     def most_similar_card(self, card: Mapping[str, Json], earlier: Sequence[Json]) -> tuple[str, float] | None:
         """Returns the earlier research card that is most similar to this one, and the similarity from 0 to 1."""

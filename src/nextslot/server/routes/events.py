@@ -16,12 +16,7 @@ from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, scheduler_for
 from nextslot.server.queries import PageQuery, filter_of, in_query
-from nextslot.server.responses import (
-    event,
-    page,
-    stream,
-    wants_stream,
-)
+from nextslot.server.responses import event, page, stream, wants_stream
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Page
 
@@ -43,12 +38,12 @@ async def list_events(query: Annotated[EventQuery, Query()], request: Request) -
     scheduler = scheduler_for(request)
     wanted = filter_of(EventFilter, query.model_dump(), caller_of(request))
     if wants_stream(request):
-        return stream(_followed(scheduler, wanted, _resumed(request, query.after)), request)
+        return stream(_followed(scheduler, wanted, resumed(request, query.after)), request)
     found = await scheduler.lists.events(query.after, wanted, query.cursor, query.limit)
     return page(found)
 
 
-def _resumed(request: Request, after: int) -> int:
+def resumed(request: Request, after: int) -> int:
     given = request.headers.get("last-event-id")
     if given is None:
         return after
@@ -62,7 +57,7 @@ def _resumed(request: Request, after: int) -> int:
 async def _followed(scheduler: Services, wanted: EventFilter, after: int) -> AsyncGenerator[bytes, None]:
     last = after
     # Each page is sent as one message: a message for each event would take ten times as long.
-    async with aclosing(_pages(scheduler, after)) as pages:
+    async with aclosing(pages_from(scheduler, after)) as pages:
         async for some in pages:
             last = some.last
             if text := _shown(some, wanted):
@@ -71,7 +66,7 @@ async def _followed(scheduler: Services, wanted: EventFilter, after: int) -> Asy
     yield event({"after": last}, event="end", id=str(last))
 
 
-async def _pages(scheduler: Services, after: int) -> AsyncGenerator[EventPage, None]:
+async def pages_from(scheduler: Services, after: int) -> AsyncGenerator[EventPage, None]:
     """Yields the events from a number on. In an outage of the database it waits, and goes on where it was."""
     last = after
     while True:

@@ -5,13 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 from pydantic import Field
 
-from nextslot.domain import (
-    Group,
-    GroupMode,
-    OnFailure,
-    Scope,
-    json_form,
-)
+from nextslot.domain import Group, GroupMode, OnFailure, Scope, json_form
 from nextslot.domain.bounds import Text
 from nextslot.domain.filters import GroupFilter
 from nextslot.domain.job_lifecycle import Cancellation

@@ -8,46 +8,18 @@ from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, TypeAdapter, ValidationError
 
-from nextslot.domain import (
-    MAX_PRIORITY,
-    Confidence,
-    Job,
-    JobStatus,
-    NewJob,
-    Scope,
-    json_form,
-)
+from nextslot.domain import MAX_PRIORITY, Confidence, Job, JobStatus, NewJob, Scope, json_form
 from nextslot.domain.bounds import Text
 from nextslot.domain.filters import JobFilter
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.scheduler import Services
-from nextslot.server import schemas
-from nextslot.server.auth import (
-    Caller,
-    caller_of,
-    lane_of,
-    of_job,
-    scheduler_for,
-)
+from nextslot.server import queries, schemas
+from nextslot.server.auth import Caller, caller_of, lane_of, of_job, scheduler_for
 from nextslot.server.problems import MOST_PROBLEMS
 from nextslot.server.queries import PageQuery, Values, filter_of, in_body, in_query
-from nextslot.server.responses import (
-    answer,
-    answer_many,
-    create_once,
-    created,
-    notes,
-    page,
-)
+from nextslot.server.responses import answer, answer_many, create_once, created, notes, page
 from nextslot.server.routing import needs, router
-from nextslot.server.schemas import (
-    Body,
-    JobBody,
-    KeyedJobBody,
-    KeyedJobs,
-    Page,
-    When,
-)
+from nextslot.server.schemas import Body, JobBody, KeyedJobBody, KeyedJobs, Page, When
 from nextslot.services import arguments
 from nextslot.services.bulk import BulkCancelled
 
@@ -136,6 +108,13 @@ class Why(schemas.ResponseModel):
     expected_start: schemas.Time | None
     expected_end: schemas.Time | None
     confidence: Confidence
+    forecast_at: schemas.Time | None = Field(
+        description="When its forecast was made; null: the job needs none, or it is not there yet"
+    )
+
+
+class WhyQuery(queries.Query):
+    wait_seconds: schemas.ForecastWait = 5
 
 
 @jobs.post("/api/jobs", status_code=201, response_model=schemas.Job)
@@ -241,10 +220,12 @@ async def move_job(job_id: str, body: MoveBody, request: Request) -> Response:
 
 @jobs.get("/api/jobs/{job_id}/why", response_model=Why)
 @needs(Scope.READ, of_job)
-async def why_job(job_id: str, request: Request) -> Response:
-    """Explains why a job is not running, and when it is expected to start."""
+async def why_job(job_id: str, query: Annotated[WhyQuery, Query()], request: Request) -> Response:
+    """Explains why a job is not running, and when it is expected to start if a forecast is there within
+    `wait_seconds`.
+    """
     scheduler, caller = _of(request)
-    return answer(json_form.why(await scheduler.forecast.why(job_id, caller.office_id)))
+    return answer(json_form.why(await scheduler.forecast.why(job_id, caller.office_id, query.wait_seconds)))
 
 
 @jobs.post("/api/jobs/{job_id}/rerun", status_code=201, response_model=schemas.Job)

@@ -13,11 +13,7 @@ from nextslot.server import schemas
 from nextslot.server.auth import caller_of, scheduler_for, whole
 from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import PageQuery
-from nextslot.server.responses import (
-    answer,
-    created,
-    page,
-)
+from nextslot.server.responses import answer, created, page
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Body, Page, When
 

@@ -13,21 +13,12 @@ from nextslot.domain import MAX_PRIORITY, Scope, json_form
 from nextslot.domain.filters import RunFilter
 from nextslot.engine.submit.idempotency import Replayed
 from nextslot.errors import NotFound
-from nextslot.executors.run_log_reader import LogPart
+from nextslot.executors.run_log import LogPart
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_run, scheduler_for
 from nextslot.server.queries import PageQuery, filter_of, in_query
-from nextslot.server.responses import (
-    answer,
-    created,
-    event,
-    file_answer,
-    log_answer,
-    page,
-    stream,
-    wants_stream,
-)
+from nextslot.server.responses import answer, created, event, file_answer, log_answer, page, stream, wants_stream
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Body, Page
 from nextslot.services.run_files import PIECE

@@ -11,20 +11,16 @@ from nextslot.domain.bounds import Seconds, Text
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_schedule, scheduler_for
 from nextslot.server.derived_schemas import shows
-from nextslot.server.queries import PageQuery
+from nextslot.server.queries import ChosenIn, PageQuery
 from nextslot.server.queries import Query as QueryModel
-from nextslot.server.responses import (
-    answer,
-    create_once,
-    created,
-    page,
-)
+from nextslot.server.responses import answer, create_once, created, page
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import (
     Body,
     Page,
     When,
     partial,
+    without,
 )
 
 schedules = router("Schedules")
@@ -46,6 +42,10 @@ class ScheduleBody(Body):
 
 class SchedulePatch(partial(ScheduleBody)):  # type: ignore[misc]
     """What is not given stays; it applies to the next occurrence (DEC-010)."""
+
+
+class SchedulePut(without(ScheduleBody, "name", "office_id")):  # type: ignore[misc]
+    """The schedule as it shall be; what is not given gets its default, except `enabled`, which stays."""
 
 
 class TriggerBody(Body):
@@ -128,6 +128,15 @@ async def preview_schedule(query: Annotated[PreviewQuery, Query()], request: Req
 async def get_schedule(schedule_id: str, request: Request) -> Response:
     """Shows a schedule, even a deleted one."""
     return answer(json_form.schedule(await scheduler_for(request).schedules.get(schedule_id)))
+
+
+@schedules.put("/api/schedules/by-name/{name:path}", response_model=Schedule, responses={201: {"model": Schedule}})
+@needs(Scope.OPERATE, conflicts=True)
+async def put_schedule(name: str, body: SchedulePut, request: Request, office_id: ChosenIn = None) -> Response:
+    """Makes the schedule of this name what the body says; creates it (201) if there is none in the office."""
+    office = caller_of(request).narrowed_to(office_id)
+    schedule, is_new = await scheduler_for(request).schedules.put(name, office, **body.given())
+    return created(json_form.schedule(schedule), f"/api/schedules/{schedule.schedule_id}", is_new)
 
 
 @schedules.patch("/api/schedules/{schedule_id}", response_model=Schedule)

@@ -130,7 +130,7 @@ def _code(scheduler: Services) -> str:
 async def list_job_types(request: Request) -> Response:
     """Lists the job types of this server and their parameters."""
     scheduler = scheduler_for(request)
-    types = [scheduler.job_types.get(name) for name in sorted(scheduler.job_types.names())]
+    types = [scheduler.job_types.get(name) for name in scheduler.job_types.names()]
     return answer({"items": [_shown(one) for one in types]})
 
 

@@ -11,7 +11,7 @@ from nextslot.domain.bounds import Text
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_template, scheduler_for
 from nextslot.server.derived_schemas import asks, shows
-from nextslot.server.queries import PageQuery
+from nextslot.server.queries import ChosenIn, PageQuery
 from nextslot.server.responses import (
     answer,
     create_once,
@@ -19,7 +19,7 @@ from nextslot.server.responses import (
     page,
 )
 from nextslot.server.routing import needs, router
-from nextslot.server.schemas import IN_BODIES, Body, Page, partial
+from nextslot.server.schemas import IN_BODIES, Body, Page, partial, without
 
 templates = router("Templates")
 
@@ -30,6 +30,10 @@ class TemplateBody(Body):
         description="Unique in its office among those that are not archived", examples=["nightly report"]
     )
     job_type: Text = Field(examples=["research"])
+
+
+class TemplatePut(without(TemplateBody, "name", "office_id")):  # type: ignore[misc]
+    """The template as it shall be; what is not given gets its default."""
 
 
 class TemplateQuery(PageQuery):
@@ -69,6 +73,15 @@ async def list_templates(query: Annotated[TemplateQuery, Query()], request: Requ
 async def get_template(template_id: str, request: Request) -> Response:
     """Shows a template, even an archived one."""
     return answer((await scheduler_for(request).templates.get(template_id)).to_dict())
+
+
+@templates.put("/api/job-templates/by-name/{name:path}", response_model=Template, responses={201: {"model": Template}})
+@needs(Scope.OPERATE, conflicts=True)
+async def put_template(name: str, body: TemplatePut, request: Request, office_id: ChosenIn = None) -> Response:
+    """Makes the template of this name what the body says; creates it (201) if there is none in the office."""
+    office = caller_of(request).narrowed_to(office_id)
+    template, is_new = await scheduler_for(request).templates.put(name, office, **body.given())
+    return created(template.to_dict(), f"/api/job-templates/{template.template_id}", is_new)
 
 
 @templates.patch("/api/job-templates/{template_id}", response_model=Template)

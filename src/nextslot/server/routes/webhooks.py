@@ -11,21 +11,10 @@ from nextslot.domain import Scope
 from nextslot.domain.webhook_delivery import EVENTS
 from nextslot.engine.submit.idempotency import Replayed
 from nextslot.server import schemas
-from nextslot.server.auth import (
-    Caller,
-    caller_of,
-    of_deliveries,
-    of_delivery,
-    of_webhook,
-    scheduler_for,
-)
+from nextslot.server.auth import Caller, caller_of, of_deliveries, of_delivery, of_webhook, scheduler_for
 from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import PageQuery
-from nextslot.server.responses import (
-    answer,
-    created,
-    page,
-)
+from nextslot.server.responses import answer, created, page
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Body, Page, partial
 
@@ -141,11 +130,12 @@ async def rotate_secret(webhook_id: str, request: Request) -> Response:
 @needs(Scope.READ, of_deliveries)
 async def list_deliveries(query: Annotated[DeliveryQuery, Query()], request: Request) -> Response:
     """Lists deliveries with their attempts, the newest first. A key of one office must name a job or webhook of it."""
-    found = await scheduler_for(request).webhooks.deliveries(**query.model_dump())
-    # The webhook may have belonged to another office before.
-    mine = tuple(one for one in found.items if caller_of(request).office_id in (None, one.office_id))
+    scheduler = scheduler_for(request)
+    found = await scheduler.webhooks.deliveries(**query.model_dump())
     caller = caller_of(request)
-    return page(replace(found, items=mine), lambda one: _shown(one, caller))
+    if caller.office_id is not None:
+        found = replace(found, items=tuple(await scheduler.webhooks.shown_to(caller.office_id, found.items)))
+    return page(found, lambda one: _shown(one, caller))
 
 
 @webhooks.get("/api/webhook-deliveries/{delivery_id}", response_model=Delivery)

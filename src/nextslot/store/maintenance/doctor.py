@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from nextslot.store.contract import Tx
+from nextslot.store.contract import Row, Tx
 from nextslot.store.tables import column_codec, lanes
 
 
@@ -90,7 +90,11 @@ _CHECKS = (
     ("doctor.untold", "the job {} has too many or too few events", RESTORE),
     ("doctor.unheard", "the job {} has no event", RESTORE),
     ("doctor.told_in_disorder", "the events of the job {} are out of order", RESTORE),
-    ("doctor.forgotten_reservations", "the reservation {} is held for a caller that no longer waits", RESTART),
+    (
+        "doctor.forgotten_reservations",
+        "the reservation {} is held for no direct execution that waits (DEC-004)",
+        RESTART,
+    ),
     ("doctor.suspended", "the database's rules are switched off for {}", RESTART),
 )
 
@@ -193,12 +197,16 @@ def _used_counted(tx: Tx) -> dict[str, int]:
     """Returns the units of each limit that running jobs and direct executions use."""
     jobs, callers = _counts(tx, "doctor.running"), _counts(tx, "doctor.direct_running")
     used: dict[str, int] = {}
-    for lane_id, _, local, shared, *_ in tx.rows("doctor.lanes"):
-        running = jobs.get(lane_id, 0) + callers.get(lane_id, 0)
-        for key, units in {**column_codec.loads(local), **column_codec.loads(shared)}.items():
-            if running:
-                used[key] = used.get(key, 0) + running * units
+    for row in tx.rows("doctor.lanes"):
+        running = jobs.get(row[0], 0) + callers.get(row[0], 0)
+        for key, units in _needs(row).items() if running else ():
+            used[key] = used.get(key, 0) + running * units
     return used
+
+
+def _needs(row: Row) -> dict[str, int]:
+    """Returns the units of each limit that a job of the lane needs."""
+    return {**column_codec.loads(row[2]), **column_codec.loads(row[3])}
 
 
 def _lanes(tx: Tx) -> Iterator[tuple[_Lane, _Lane]]:
@@ -206,12 +214,18 @@ def _lanes(tx: Tx) -> Iterator[tuple[_Lane, _Lane]]:
     ready, running = _counts(tx, "doctor.ready"), _counts(tx, "doctor.running")
     used = _used_counted(tx)
     capacity = {limit.limit_key: limit.capacity for limit in lanes.all_limits(tx)}
-    for lane_id, _, local, _, has_ready, is_open, has_running, is_paused, callers in tx.rows("doctor.lanes"):
+    rows = tx.rows("doctor.lanes")
+    bounded = {row[0]: {key for key in _needs(row) if capacity.get(key, 0)} for row in rows}
+    callers: dict[str, set[str]] = {}  # By office, the limits that direct callers who wait fall under.
+    for lane_id, office_id in tx.rows("doctor.caller_lanes"):
+        callers.setdefault(office_id, set()).update(bounded[lane_id])
+    for lane_id, office_id, local, _, has_ready, is_open, has_running, is_paused in rows:
         stored = _Lane(lane_id, has_ready, is_open == 1, has_running)
         has_room = all(
             capacity.get(key, 0) == 0 or capacity[key] - used.get(key, 0) >= units
             for key, units in column_codec.loads(local).items()
         )
         count = ready.get(lane_id, 0)
-        is_open_counted = count > 0 and not is_paused and not callers and has_room
+        is_behind_caller = not bounded[lane_id].isdisjoint(callers.get(office_id, ()))
+        is_open_counted = count > 0 and not is_paused and not is_behind_caller and has_room
         yield stored, replace(stored, ready=count, running=running.get(lane_id, 0), is_open=is_open_counted)

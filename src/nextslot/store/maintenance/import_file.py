@@ -20,14 +20,7 @@ from nextslot.errors import StoreError
 from nextslot.store.contract import Tx
 
 from . import export_file, move
-from .export_file import (
-    Header,
-    Reader,
-    Sum,
-    Table,
-    Unfit,
-    Unreadable,
-)
+from .export_file import Header, Reader, Sum, Table, Unfit, Unreadable
 from .move import Moved, Progress
 
 log = logging.getLogger(__name__)
@@ -178,11 +171,13 @@ def _fill(reader: Reader, staging: Staging, reached: Reached | None, progress: P
         raise Unfit(f"the export lacks the table {missing[0]}; export again")
     staging.settle()
     _verify(staging.tx, found, sums, progress)
+    before = _names(staging.tx) if "schedules" in sums else {}
     staging.upgrade()
+    renamed = _renamed(before, _names(staging.tx))
     findings = _accepted(staging.tx, reader.header, known)
     staging.execute("drop table import_progress")
     staging.put_in_place()
-    return Moved({name: one.rows for name, one in sums.items()}, findings, reached.all_rows if reached else 0)
+    return Moved({name: one.rows for name, one in sums.items()}, findings, reached.all_rows if reached else 0, renamed)
 
 
 def _begin(staging: Staging, schema: int) -> None:
@@ -265,6 +260,19 @@ def _verify(tx: Tx, tables: Sequence[Table], sums: dict[str, Sum], progress: Pro
             raise StoreError(
                 f"the stored rows of {table.name} differ from the export, so nothing was imported; import again"
             )
+
+
+def _names(tx: Tx) -> dict[str, str]:
+    return dict(tx.select("select schedule_id, name from schedules where deleted_at is null order by schedule_id", {}))
+
+
+def _renamed(before: dict[str, str], after: dict[str, str]) -> tuple[str, ...]:
+    """Returns sentences about schedules that got another name, because an older release gave one name to several."""
+    return tuple(
+        f"the schedule {key} is now named {name!r}: another one of its office is named {before[key]!r}"
+        for key, name in after.items()
+        if name != before.get(key, name)
+    )
 
 
 def _accepted(tx: Tx, header: Header, known: Sequence[str]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 `offline_commands` calls them.
 """
 
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -11,15 +12,10 @@ from nextslot.errors import StoreError
 from nextslot.store.contract import Work
 from nextslot.store.postgres.postgres_store import PostgresTx
 
-from . import (
-    export_file,
-    move,
-    move_postgres,
-    postgres_databases,
-    sqlite_files,
-)
+from . import doctor, export_file, move, move_postgres, sqlite_files
 from .doctor import Finding
 from .move import Progress
+from .postgres_databases import NO_TIMEOUTS, PLANNER_SETTINGS, alone, commit, refuse_unless_current, snapshot, steps_of
 
 T = TypeVar("T")
 
@@ -29,26 +25,43 @@ class PostgresMaintenance:
     url: str
 
     def pending(self) -> list[str]:
-        return postgres_databases.pending(self.url)
+        with snapshot(self.url) as (address, connection):
+            return steps_of(connection, address)
 
     def migrate(self) -> list[str]:
-        return postgres_databases.apply_migrations(self.url)
+        self.pending()  # Raises if the database was never used: its first server creates the tables.
+        with alone(self.url) as (address, session):
+            wanted = steps_of(session.connection, address)
+            session.migrate(random.getrandbits(62))
+            return wanted
 
     def examine(self) -> list[Finding]:
-        return postgres_databases.examine(self.url)
+        """Returns the findings about the stored data. The server checks its own files."""
+        with snapshot(self.url) as (address, connection):
+            if steps := steps_of(connection, address):
+                problem = f"the schema is older than this release: {', '.join(steps)}"
+                return [Finding("schema", problem, "nextslot migrate")]
+            return doctor.examine(PostgresTx(connection))
 
     def repair(self) -> int:
-        return postgres_databases.repair(self.url)
+        self.pending()
+        with alone(self.url) as (address, session):
+            refuse_unless_current(session.connection, address)
+            session.connection.execute(f"{session.opening}; {NO_TIMEOUTS}; {PLANNER_SETTINGS}", prepare=False)
+            repaired = doctor.repair(PostgresTx(session.connection))
+            commit(session, "the repair")
+            return repaired
 
     def ask(self, work: Work[T], /) -> T:
-        return postgres_databases.ask(self.url, work)
+        with snapshot(self.url) as (_, connection):
+            return work(PostgresTx(connection))
 
     def backup(self, target: Path, progress: Progress) -> None:
         # The file gets its final name only after it has been read again and found complete and consistent.
         unchecked = target.with_name(f".{target.name}")
         try:
-            with postgres_databases.snapshot(self.url) as (address, connection):
-                postgres_databases.refuse_unless_current(connection, address)
+            with snapshot(self.url) as (address, connection):
+                refuse_unless_current(connection, address)
                 move.write(PostgresTx(connection), unchecked, progress)
             if found := move.verify(unchecked, progress).findings:
                 raise StoreError(f"the copy is not sound: {found[0]}. {_ADVICE}")

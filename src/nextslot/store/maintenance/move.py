@@ -15,12 +15,7 @@ from nextslot.store import dialects
 from nextslot.store.contract import Row, Tx
 
 from . import doctor, export_file
-from .export_file import (
-    Header,
-    Sum,
-    Summing,
-    Table,
-)
+from .export_file import Header, Sum, Summing, Table
 
 # A table comes after the tables that it refers to.
 TABLES = (
@@ -41,6 +36,7 @@ TABLES = (
     "direct_executions",
     "reservations",
     "idempotency_keys",
+    "aliases",
     "events",
     "api_keys",
     "audit",
@@ -67,6 +63,8 @@ class Moved:
     findings: tuple[str, ...]
     # Rows that an earlier, interrupted import had stored already.
     resumed_rows: int = 0
+    # What an import has changed to fit this release, in sentences.
+    changes: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

@@ -15,12 +15,7 @@ from nextslot.store import dialects
 from nextslot.store.contract import Tx
 from nextslot.store.postgres.pipeline import wire_of
 from nextslot.store.postgres.postgres_store import PostgresTx
-from nextslot.store.postgres.sessions import (
-    Address,
-    Session,
-    migrate_tables,
-    translated,
-)
+from nextslot.store.postgres.sessions import Address, Session, migrate_tables, translated
 
 from . import export_file, import_file, move
 from . import postgres_databases as offline
@@ -57,7 +52,8 @@ _GRANTS = """
 
 def write(url: str, target: Path, progress: Progress) -> Moved:
     """Exports a database. The lock keeps schedulers out."""
-    offline.pending(url)  # Raises a clear error, and creates no lock, if the database was never used.
+    with offline.snapshot(url):
+        pass  # Raises a clear error, and creates no lock, if the database was never used.
     with offline.alone(url) as (address, session):
         offline.read_one_moment(session.connection)
         offline.refuse_unless_current(session.connection, address)

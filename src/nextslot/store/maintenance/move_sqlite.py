@@ -14,21 +14,9 @@ import apsw
 from nextslot.errors import Conflict, StoreError
 from nextslot.store.contract import Tx
 from nextslot.store.sqlite import acknowledged_commits
-from nextslot.store.sqlite.sqlite_store import (
-    ROWS_AT_ONCE,
-    SqliteTx,
-    connect,
-    connect_reader,
-    migrate,
-    translated,
-)
+from nextslot.store.sqlite.sqlite_store import ROWS_AT_ONCE, SqliteTx, connect, connect_reader, migrate, translated
 
-from . import (
-    export_file,
-    import_file,
-    move,
-    sqlite_files,
-)
+from . import export_file, import_file, move, sqlite_files
 from .export_file import Table
 from .move import Moved, Progress
 

@@ -6,33 +6,14 @@ The counterpart of `sqlite_files.py`; `maintenance_postgres.py` and `move_postgr
 import contextlib
 import random
 from collections.abc import Iterator
-from typing import TypeVar
 
 import psycopg
 
-from nextslot.errors import (
-    CommitUnknown,
-    SchemaTooNew,
-    StoreError,
-    Unavailable,
-)
+from nextslot.errors import CommitUnknown, SchemaTooNew, StoreError, Unavailable
 from nextslot.store import dialects
-from nextslot.store.contract import Work
-from nextslot.store.postgres.postgres_store import PostgresTx
-from nextslot.store.postgres.sessions import (
-    Address,
-    Connection,
-    Session,
-    connect,
-    is_lost,
-    translated,
-)
+from nextslot.store.postgres.sessions import Address, Connection, Session, connect, is_lost, translated
 
-from . import doctor
-from .doctor import Finding
 from .sqlite_files import Absent
-
-T = TypeVar("T")
 
 # Planner settings for one-off queries over all rows of a table.
 PLANNER_SETTINGS = "set local enable_seqscan = on; set local plan_cache_mode = auto; set local work_mem = '64MB'"
@@ -102,21 +83,6 @@ def commit(session: Session, what: str, advice: str = "try again") -> None:
 # The schema.
 
 
-def pending(url: str) -> list[str]:
-    """Returns the migrations that the next start would apply."""
-    with snapshot(url) as (address, connection):
-        return steps_of(connection, address)
-
-
-def apply_migrations(url: str) -> list[str]:
-    """Applies the pending migrations and returns their names."""
-    pending(url)  # Raises if the database was never used: its first server creates the tables.
-    with alone(url) as (address, session):
-        wanted = steps_of(session.connection, address)
-        session.migrate(random.getrandbits(62))
-        return wanted
-
-
 def steps_of(connection: Connection, address: Address) -> list[str]:
     done, steps = schema_of(connection), dialects.migrations()
     if done > steps[-1][0]:
@@ -138,31 +104,3 @@ def schema_of(connection: Connection) -> int:
 def refuse_unless_current(connection: Connection, address: Address) -> None:
     if steps := steps_of(connection, address):
         raise StoreError(f"{address.place} is older than this release ({', '.join(steps)}): run nextslot migrate first")
-
-
-# The doctor.
-
-
-def examine(url: str) -> list[Finding]:
-    """Returns the findings about the stored data. The server checks its own files."""
-    with snapshot(url) as (address, connection):
-        if steps := steps_of(connection, address):
-            return [Finding("schema", f"the schema is older than this release: {', '.join(steps)}", "nextslot migrate")]
-        return doctor.examine(PostgresTx(connection))
-
-
-def repair(url: str) -> int:
-    """Corrects wrong counters and returns how many there were."""
-    pending(url)
-    with alone(url) as (address, session):
-        refuse_unless_current(session.connection, address)
-        session.connection.execute(f"{session.opening}; {NO_TIMEOUTS}; {PLANNER_SETTINGS}", prepare=False)
-        repaired = doctor.repair(PostgresTx(session.connection))
-        commit(session, "the repair")
-        return repaired
-
-
-def ask(url: str, work: Work[T]) -> T:
-    """Runs a work that only reads, and returns its result."""
-    with snapshot(url) as (_, connection):
-        return work(PostgresTx(connection))

@@ -22,7 +22,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from nextslot.store.membership import LOST, TOPICS, Membership
+from nextslot.store.contract import LOST, TOPICS, Membership
 from nextslot.system.sidecar import NodeVitals
 from nextslot.system.sidecar_main import RENEW
 from nextslot.system.sidecar_main import now as boottime

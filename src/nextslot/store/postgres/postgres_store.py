@@ -30,11 +30,14 @@ from nextslot.store.contract import (
     Closing,
     Effect,
     Effects,
+    Health,
+    Membership,
     NoEffects,
     PrefetchedWork,
     Read,
     Row,
     Work,
+    wall_clock,
 )
 from nextslot.store.group_commit import (
     GroupCommit,
@@ -44,8 +47,6 @@ from nextslot.store.group_commit import (
     WorkResult,
     attempt_all,
 )
-from nextslot.store.health import Health, wall_clock
-from nextslot.store.membership import Membership
 from nextslot.store.sqlite.readers import Readers
 from nextslot.system.sidecar import NodeVitals
 from nextslot.telemetry.meters import Meters

@@ -4,7 +4,7 @@ It has the tables of the real database, so the same statements have the same eff
 refuse copied rows that are not in an initial state.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cache
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from nextslot.store import dialects
 from nextslot.store.contract import Closing, Effects, Work
 from nextslot.store.tables.forecast_reads import Rows
 
-from .sqlite_store import SqliteTx
+from .simulated_tx import DispatchMemory, SimulatedTx
 
 T = TypeVar("T")
 
@@ -37,8 +37,10 @@ class InMemoryCopy:
         self._connection.deserialize("main", _empty())
         self._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self._connection.execute("begin")
+        self._memory = DispatchMemory(self._connection)
 
-    def fill(self, copies: Iterable[Rows]) -> None:
+    def fill(self, copies: Sequence[Rows]) -> None:
+        self._memory.take(copies)
         for copy in copies:
             unused = {name: value for name, value in _wanted(copy.table).items() if name not in copy.columns}
             rest = tuple(unused.values())
@@ -50,7 +52,7 @@ class InMemoryCopy:
 
     def write(self, work: Work[T]) -> T:
         """Runs a work as a store does: the work, then the claims at the end of the transaction, then the effects."""
-        tx = SqliteTx(self._connection)
+        tx = SimulatedTx(self._connection, self._memory)
         answer = work(tx)
         self._closing(tx)
         self._effects.apply(tx.effects)

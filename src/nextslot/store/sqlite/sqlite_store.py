@@ -35,9 +35,12 @@ from nextslot.store.contract import (
     Closing,
     Effect,
     Effects,
+    Health,
+    Membership,
     NoEffects,
     Row,
     Work,
+    wall_clock,
 )
 from nextslot.store.group_commit import (
     GROUP_ROWS,
@@ -46,8 +49,6 @@ from nextslot.store.group_commit import (
     WorkResult,
     attempt_all,
 )
-from nextslot.store.health import Health, wall_clock
-from nextslot.store.membership import Membership
 from nextslot.system.disk_space import free_bytes
 from nextslot.telemetry.meters import Meters
 
@@ -144,7 +145,7 @@ class SqliteStore:
             self._acknowledged = AcknowledgedCommits(path, self._writer, synchronous)
         except BaseException as error:
             self._lock.release()
-            raise _no_room(path, error) or translated(error) from error
+            raise _no_room(path, error) or _unread(path, vfs, error) or translated(error) from error
         self._is_quick = True
         self._commit_seconds = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nextslot-writer")
@@ -235,7 +236,7 @@ class SqliteStore:
 
     def translated(self, error: BaseException) -> BaseException:
         """Translates an error of a write, and records what it says about the file."""
-        ours = translated(error)
+        ours = _unread(self._path, self._vfs, error) or translated(error)
         if isinstance(ours, (Unavailable, Damaged)) and ours is not error:
             self.health.failed(str(ours))
         self._note_damage(ours)
@@ -263,7 +264,7 @@ class SqliteStore:
             finally:
                 connection.execute("rollback")
         except apsw.Error as error:
-            ours = translated(error)
+            ours = _unread(self._path, self._vfs, error) or translated(error)
             self._note_damage(ours)
             raise ours from error
 
@@ -367,6 +368,13 @@ def translated(error: BaseException) -> BaseException:
         return error
     ours.__cause__ = error
     return ours
+
+
+def _unread(path: Path, vfs: str | None, error: BaseException) -> Unavailable | None:
+    """Says that the disk could not be read, if that is why SQLite calls the file damaged."""
+    if isinstance(error, apsw.CorruptError) and integrity_check.is_unreadable(path, vfs):
+        return Unavailable("the disk could not read the database (input/output error); check the disk")
+    return None
 
 
 def _no_room(path: Path, error: BaseException) -> DiskLow | None:

@@ -1,9 +1,11 @@
 -- lanes: every lane with its counters, and whether its office dispatches
 select lanes.lane_id, lanes.office_id, lanes.local, lanes.shared, lanes.ready, lanes.is_open, lanes.running,
-    offices.is_paused,
-    (select count(*) from direct_executions where direct_executions.office_id = lanes.office_id and status = 'WAITING')
+    offices.is_paused
 from lanes join offices on offices.office_id = lanes.office_id
 order by lanes.lane_id;
+
+-- caller_lanes: the lanes in which direct callers wait
+select distinct lane_id, office_id from direct_executions where status = 'WAITING';
 
 -- ready: jobs that are free to go, counted by lane
 select lane_id, count(*) from jobs
@@ -68,10 +70,11 @@ select group_id from job_groups
 where members <> (select count(*) from jobs where jobs.group_id = job_groups.group_id and retry_of is null)
 order by group_id limit 100;
 
--- forgotten_reservations: reservations that are held for somebody who has left
+-- forgotten_reservations: reservations that are held for somebody who has left, or for nobody
 select reservations.reservation_id
-from reservations join direct_executions on direct_executions.run_id = reservations.run_id
-where reservations.status = 'ACTIVE' and direct_executions.finished_at is not null
+from reservations left join direct_executions on direct_executions.run_id = reservations.run_id
+where reservations.status = 'ACTIVE'
+    and (direct_executions.run_id is null or direct_executions.status <> 'WAITING')
 order by reservations.reservation_id limit 100;
 
 -- suspended: whether the rules were left suspended
@@ -185,7 +188,7 @@ order by group_id limit 100;
 
 -- unreserved_callers: offices with callers who wait, and no reservation for the first of them (DEC-004)
 select office_id from direct_executions
-where status in ('WAITING', 'RUNNING') and not exists (
+where status = 'WAITING' and not exists (
     select 1 from reservations
     where reservations.office_id = direct_executions.office_id and reservations.status = 'ACTIVE')
 group by office_id order by office_id limit 100;

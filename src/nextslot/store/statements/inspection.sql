@@ -96,3 +96,19 @@ select seq from events where seq >= (select min(seq) from events where timestamp
 
 -- kinds: what decides about the lane of each job
 select job_id, lane_id, office_id, role, job_type, resources from jobs;
+
+-- queue: every queued job in the order of its office's queue
+select job_id, office_id from jobs where stage = 'QUEUED'
+order by office_id, priority desc, position, created_at, job_id;
+
+-- holders: what runs, with its lane
+select job_id, lane_id from jobs where stage = 'RUNNING' and finished_at is null
+union all
+select run_id, lane_id from direct_executions where status = 'RUNNING';
+
+-- waiting_callers: direct executions that have not ended, with their times
+select run_id, status, job_type, wait_until, timeout_at, cancel_requested_at from direct_executions
+where finished_at is null;
+
+-- pending: messages that are to be sent, and when
+select delivery_id, origin, next_attempt_at from deliveries where status = 'PENDING';

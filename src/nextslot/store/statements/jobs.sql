@@ -168,6 +168,9 @@ where group_id = :group_id and sequence = :sequence and retry_of is null;
 select {jobs.columns} from jobs
 where group_id = :group_id and stage = 'QUEUED' and retry_of is null order by sequence limit :limit;
 
+-- queued_members: jobs of a group that wait, retries too
+select {jobs.columns} from jobs where group_id = :group_id and stage = 'QUEUED' order by sequence limit :limit;
+
 -- live_members: jobs of a group that have not ended
 select {jobs.columns} from jobs where group_id = :group_id and finished_at is null order by sequence limit :limit;
 

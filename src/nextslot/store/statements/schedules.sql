@@ -12,6 +12,9 @@ where schedule_id = :schedule_id;
 -- get: one schedule, deleted or not
 select {schedules.columns} from schedules where schedule_id = :schedule_id;
 
+-- by_name: the schedule that has this name now
+select schedule_id from schedules where office_id = :office_id and name = :name and deleted_at is null;
+
 -- due: those whose next occurrence has come, the earliest first
 select {schedules.columns} from schedules where enabled = 1 and next_trigger_at <= :now
 order by next_trigger_at, schedule_id limit :limit;

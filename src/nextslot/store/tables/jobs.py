@@ -334,6 +334,10 @@ def unstarted_members(tx: Tx, group_id: str, limit: int) -> list[Job]:
     return _jobs(tx.rows("jobs.unstarted_members", group_id=group_id, limit=limit))
 
 
+def queued_members(tx: Tx, group_id: str, limit: int) -> list[Job]:
+    return _jobs(tx.rows("jobs.queued_members", group_id=group_id, limit=limit))
+
+
 def live_members(tx: Tx, group_id: str, limit: int) -> list[Job]:
     return _jobs(tx.rows("jobs.live_members", group_id=group_id, limit=limit))
 

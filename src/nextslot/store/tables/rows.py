@@ -27,6 +27,7 @@ from nextslot.domain import (
     Schedule,
     Template,
 )
+from nextslot.domain.bounds import Json
 from nextslot.domain.declared_values import (
     Declared,
     Value,
@@ -36,7 +37,6 @@ from nextslot.domain.declared_values import (
     is_words,
     item_of,
 )
-from nextslot.domain.json_types import Json
 from nextslot.store.contract import Row
 from nextslot.system.instant import Instant
 

@@ -39,6 +39,12 @@ def get(tx: Tx, schedule_id: str) -> Schedule | None:
     return None if row is None else SCHEDULES.value(row)
 
 
+def by_name(tx: Tx, office_id: str, name: str) -> str | None:
+    """The id of the one that has this name in its office now."""
+    row = tx.row("schedules.by_name", office_id=office_id, name=name)
+    return None if row is None else row[0]
+
+
 def due(tx: Tx, now: Instant, limit: int) -> list[Schedule]:
     return [SCHEDULES.value(row) for row in tx.rows("schedules.due", now=now, limit=limit)]
 
