@@ -43,10 +43,11 @@ BOTH_FILES = {
 }
 # On the second database the others run the same lines, whose coverage is measured on the first only: that is costly.
 MEASURED_ON_BOTH = {"config", "store"}
-# Without `./test --all` only one in so many tests of these folders, chosen by its name, runs on PostgreSQL too; and all
-# tests of these files, which are about what the two databases do differently: groups, effects, wake-ups, recovery.
+# Of these folders only one test in so many, chosen by its name, runs on PostgreSQL too; and all tests of the files in
+# NOT_SAMPLED, which are about what the databases do differently: groups, effects, wake-ups, recovery. `./test --all`
+# takes more of them, and the other half of the engine's tests with the store's threads. NEXTSLOT_TEST_ONE_IN=1: all.
 SAMPLED = {"cli", "client", "engine", "extensions", "server"}
-ONE_IN = 8
+ONE_IN = {"engine": 2, "else": 4} if IS_ALL else {"engine": 8, "else": 8}
 NOT_SAMPLED = {
     "test_15_recovery.py", "test_context.py", "test_effects.py", "test_refusals.py", "test_schema_sequences.py",
     "test_adopt.py", "test_wakeups.py",
@@ -114,11 +115,20 @@ def _kinds(file: Path, test: pytest.Function) -> list[str]:
     kinds = databases.kinds()
     if test.get_closest_marker("sqlite_only") is not None:
         return list(databases.KINDS[:1])
-    is_sampled = folder(file) in SAMPLED and file.name not in NOT_SAMPLED and not IS_ALL
-    if len(kinds) > 1 and is_sampled and zlib.crc32(f"{file.name}::{test.originalname}".encode()) % ONE_IN:
+    is_sampled = folder(file) in SAMPLED and file.name not in NOT_SAMPLED
+    one_in = int(os.environ.get("NEXTSLOT_TEST_ONE_IN", 0)) or ONE_IN.get(folder(file), ONE_IN["else"])
+    is_chosen = not is_sampled or zlib.crc32(f"{file.name}::{test.originalname}".encode()) % one_in == 0
+    if len(kinds) > 1 and not is_chosen:
         kinds = kinds[:1]
     is_for_threads = folder(file) == "engine" or file.name == "test_14_offices.py"
-    if IS_ALL and is_for_threads and "sqlite" in kinds and test.get_closest_marker("one_thread") is None:
+    has_no_other = not is_sampled or one_in == 1 or "postgres" not in kinds
+    if (
+        IS_ALL
+        and is_for_threads
+        and has_no_other
+        and "sqlite" in kinds
+        and test.get_closest_marker("one_thread") is None
+    ):
         kinds = [*kinds, databases.THREADS]
     return kinds
 

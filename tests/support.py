@@ -231,5 +231,9 @@ def environment_of_copy(place: Path, **more: str) -> dict[str, str]:
 
     Without coverage: the lines of a copy would count as lines of the package that no other test runs.
     """
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE_"))}
-    return {**ours, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1", **more}
+    return {**without_coverage(), "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+
+def without_coverage() -> dict[str, str]:
+    """The environment of a process whose coverage is not measured."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE_"))}

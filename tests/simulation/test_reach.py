@@ -1,7 +1,6 @@
 """The simulation meets every branch of the code that decides, or `seldom_reached.txt` says why it does not."""
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import IS_ALL
+from tests.support import IS_ALL, without_coverage
 
 ROOT = Path(__file__).parents[2]
 SELDOM = Path(__file__).with_name("seldom_reached.txt")
@@ -28,7 +27,7 @@ def listed() -> dict[str, str]:
 
 def met(first: int, count: int) -> dict[str, int]:
     command = [sys.executable, "-m", "tests.simulation.reach", str(first), str(count)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ})
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=without_coverage())
     found: dict[str, int] = json.loads(done.stdout)
     return found
 
