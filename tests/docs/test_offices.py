@@ -89,6 +89,11 @@ class Terminal:
             "text": True,
         }
 
+    def live(self) -> dict[str, Any]:
+        """The options of a command that goes on while others are pasted."""
+        self.options["env"]["NEXTSLOT_URL"] = self.url
+        return self.options
+
     def paste(self, lines: str) -> str:
         self.options["env"]["NEXTSLOT_URL"] = self.url
         pasted = lines.replace("http://127.0.0.1:8000", self.url)

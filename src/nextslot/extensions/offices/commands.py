@@ -15,7 +15,7 @@ from nextslot.cli.session import Session, command, group
 if TYPE_CHECKING:
     from nextslot.client.transports import BlockingTransport
 
-    from .client import OfficeJob, OfficeJobOptions, OfficeOptions, Offices
+    from .client import OfficeEvent, OfficeJob, OfficeJobOptions, OfficeOptions, Offices
 
 Which = Annotated[str, typer.Argument(metavar="OFFICE", help="Its id, or its name.", show_default=False)]
 Job = Annotated[str, typer.Argument(metavar="ID", help="The job, by its id or a part of it.", show_default=False)]
@@ -291,16 +291,28 @@ def process(session: Session, office: Which) -> None:
 def events(
     session: Session,
     office: Which,
-    after: Annotated[int, typer.Option(help="Only later ones than this number.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new events.")] = False,
+    after: Annotated[int | None, typer.Option(help="Only later ones than this number.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="At most so many.")] = 100,
 ) -> None:
-    """Show what happened in an office, oldest first."""
-    found = _offices(session).events(find(session, office), after, limit)
-    rows = [
-        [one.timestamp, one.type, output.short(one.job_id), json.dumps(one.details, ensure_ascii=False)]
-        for one in found.items
-    ]
+    """Show what happened in an office, oldest first; with -f, each new event as it comes."""
+    offices, office_id = _offices(session), find(session, office)
+    if follow:
+        start = session.client.me().last_event if after is None else after
+        for event in offices.follow(office_id, start):
+            if session.is_json:
+                output.print_json_line(event.json)
+            else:
+                when = event.timestamp.astimezone().strftime("%H:%M:%S")
+                output.say(output.clean(" ".join([when, *_event_words(event)])))
+        return
+    found = offices.events(office_id, after or 0, limit)
+    rows = [[one.timestamp, *_event_words(one)] for one in found.items]
     session.show(found.json, lambda: output.table(("WHEN", "TYPE", "JOB", "DETAILS"), rows, "nothing yet"))
+
+
+def _event_words(event: "OfficeEvent") -> list[str]:
+    return [event.type, output.short(event.job_id), json.dumps(event.details, ensure_ascii=False)]
 
 
 def _given(
