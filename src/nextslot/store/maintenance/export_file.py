@@ -149,6 +149,10 @@ def created(target: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
+# The types of values that a column can have.
+_SCALARS = frozenset({type(None), bool, int, float, str})
+
+
 class Reader:
     """Reads an export from front to back. Raises as soon as it finds a problem, at the latest at the end."""
 
@@ -193,6 +197,10 @@ class Reader:
             row = self._parsed(text)
             if not isinstance(row, list) or len(row) != len(table.columns):
                 raise self._damaged(f"row {self.done} of {table.name} is not a list of {len(table.columns)} values")
+            if not _SCALARS.issuperset(map(type, row)):
+                raise self._damaged(
+                    f"row {self.done} of {table.name} has a list or an object where a column has a value"
+                )
             yield row
 
     def pass_over(self, rows: int) -> None:
