@@ -524,6 +524,8 @@ PROFILE = settings(
 )
 
 
+# Measuring coverage would make it three times as long, and other tests cover the same lines.
+@pytest.mark.no_cover
 def test_the_engine_does_at_every_step_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_order, "GAP", 2)  # So that neighbours often have to make room.
     # A step takes ten times as long on PostgreSQL, where the SQL is to be seen at work and not the engine once more.

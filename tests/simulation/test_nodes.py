@@ -11,7 +11,7 @@ from nextslot.testing.simulation.plan import Action
 from tests.simulation import lease_trace
 from tests.support import IS_ALL
 
-SEEDS = int(os.environ.get("NEXTSLOT_NODE_SEEDS", "120" if IS_ALL else "12"))
+SEEDS = int(os.environ.get("NEXTSLOT_NODE_SEEDS", "60" if IS_ALL else "12"))
 CHUNK = 6
 
 pytestmark = pytest.mark.sqlite_only("simulates nodes on a file")
