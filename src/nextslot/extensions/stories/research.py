@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from nextslot.domain import FailureKind
+from nextslot.errors import Problem
 from nextslot.executors.job_types import JobType, JobTypes, Note
 from nextslot.executors.run_context import RunContext
 from nextslot.system.clock import Clock, SystemClock
@@ -34,8 +35,7 @@ SCHEMA: Mapping[str, Any] = {
             "type": "string",
             "minLength": 2,
             "maxLength": 200,
-            # Ten characters without blanks at the ends; of scripts whose signs are syllables or words, two.
-            "pattern": r"\S[\s\S]{8,}\S|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af][\s\S]*\S",
+            "description": "10 to 200 characters; 2 are enough in Chinese, Japanese and Korean",
         },
         "tags": {
             "type": "array",
@@ -97,9 +97,21 @@ def register_research(
         ResearchHandler(models, earlier_cards, clock or SystemClock()),
         params_schema=SCHEMA,
         infer_resources=lambda params: resource_for(params, models.config),
-        check=lambda params: model_problems(params, models.config),
+        check=lambda params: [*_topic_problems(params), *model_problems(params, models.config)],
         note=note,
     )
+
+
+# Ten characters without blanks at the ends; of scripts whose signs are syllables or words, two.
+_LONG_ENOUGH = re.compile(r"\S[\s\S]{8,}\S|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af][\s\S]*\S")
+
+
+def _topic_problems(params: Mapping[str, Any]) -> list[Problem]:
+    topic = params.get("topic")
+    if topic is None or _LONG_ENOUGH.search(topic):
+        return []
+    counted = f"has {len(topic.strip())} characters without blanks at its ends"
+    return [Problem("params.topic", f"{counted}; it must have at least 10, in Chinese, Japanese and Korean 2")]
 
 
 @dataclass(frozen=True, slots=True)
