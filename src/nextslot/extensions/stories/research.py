@@ -76,11 +76,11 @@ FORMAT: Mapping[str, Any] = {
 }
 
 
-# Reads the cards of COMPLETED runs only, so that a retry does not find the card of its own failed run.
-EarlierCards = Callable[[], Awaitable[Iterable[KnownText]]]
+# Reads the cards of COMPLETED runs of an office only, so that a retry does not find the card of its own failed run.
+EarlierCards = Callable[[str], Awaitable[Iterable[KnownText]]]
 
 
-async def no_earlier_cards() -> Iterable[KnownText]:
+async def no_earlier_cards(office_id: str) -> Iterable[KnownText]:
     return ()
 
 
@@ -164,7 +164,7 @@ class ResearchHandler:
         return card_of(text, topic)
 
     async def _skip_duplicate(self, run: RunContext, card: ResearchCard, mark: str, drawn: str) -> None:
-        same = await asyncio.to_thread(find_duplicate, mark, drawn, await self._earlier_cards())
+        same = await asyncio.to_thread(find_duplicate, mark, drawn, await self._earlier_cards(run.office_id))
         if same is not None:
             run.skip(f"the card is a duplicate (“{card.title}”: {same.likeness('card')})")
 
