@@ -147,6 +147,7 @@ class UnitOfWork:
         def audited(tx: Tx) -> T:
             if not self.context.job_types and not self.quotas.are_granted:
                 answer = work(tx)  # A work that is refused at once must not have touched the transaction.
+                self.quotas.check_new_lanes(tx)
             else:
                 before = len(tx.local(NewWork).created)
                 answer = work(tx)

@@ -82,6 +82,7 @@ class OfficeQuotas:
 
     def check_created(self, tx: Tx, created: Sequence[Created]) -> None:
         """Raises if a work has created what its office may not have, or more than it may have queued."""
+        self.check_new_lanes(tx)
         for one in created:
             granted = self.of(one.office_id)
             if granted.job_types and one.job_type not in granted.job_types:
@@ -95,15 +96,16 @@ class OfficeQuotas:
                     f"the office {office_id!r} may have {most:,} bytes of logs and artifacts, and has {stored:,}"
                 )
                 raise OverQuota("stored_bytes", granted_bytes)
-            if office_id in tx.local(NewLanes).offices:
-                self._check_lanes(tx, office_id)
             self._check_queue(tx, office_id, sum(one.number for one in created if one.office_id == office_id))
 
-    def _check_lanes(self, tx: Tx, office_id: str) -> None:
-        most = self.of(office_id).lanes
-        if quotas.lanes(tx, office_id) > most:
-            mixes = f"may have {most:,} different combinations of job type, role and resources"
-            raise OverQuota("lanes", f"the office {office_id!r} {mixes}")
+    def check_new_lanes(self, tx: Tx) -> None:
+        """Raises if the transaction has given an office more lanes than it may have, also if no admin granted any
+        quota: every lane slows down the dispatch of all offices."""
+        for office_id in tx.local(NewLanes).offices:
+            most = self.of(office_id).lanes
+            if quotas.lanes(tx, office_id) > most:
+                mixes = f"may have {most:,} different combinations of job type, role and resources"
+                raise OverQuota("lanes", f"the office {office_id!r} {mixes}")
 
     def _check_queue(self, tx: Tx, office_id: str, number: int) -> None:
         self._uncounted[office_id] += number
