@@ -136,12 +136,12 @@ class UnitOfWork:
         if self.disk is not None:
             self.disk.refuse_if_low()
 
-    def _refuse_types(self, created: Sequence[Created]) -> None:
-        """Raises if a work has created jobs of types that the caller's key may not make."""
+    def refuse_type(self, office_id: str, job_type: str) -> None:
+        """Raises if the caller's key, or the office, may not make jobs of a type, now or by a template or schedule."""
         allowed = self.context.job_types
-        for one in created if allowed else ():
-            if one.job_type not in allowed:
-                raise Forbidden(f"this key may not make jobs of the type {one.job_type!r}, only {', '.join(allowed)}")
+        if allowed and job_type not in allowed:
+            raise Forbidden(f"this key may not make jobs of the type {job_type!r}, only {', '.join(allowed)}")
+        self.quotas.check_type(office_id, job_type)
 
     def _audited(self, work: Work[T]) -> Work[T]:
         def audited(tx: Tx) -> T:
@@ -152,7 +152,8 @@ class UnitOfWork:
                 before = len(tx.local(NewWork).created)
                 answer = work(tx)
                 created = tx.local(NewWork).created[before:]
-                self._refuse_types(created)
+                for one in created:
+                    self.refuse_type(one.office_id, one.job_type)
                 self.quotas.check_created(tx, created)
             self.audit.note(tx, self.context.actor, self.clock.now())
             return answer

@@ -80,15 +80,16 @@ class OfficeQuotas:
         if most and not 0 < max_concurrent_jobs <= most:
             raise Forbidden(f"the office {office_id!r} may run at most {most} jobs at once: an admin grants more")
 
+    def check_type(self, office_id: str, job_type: str) -> None:
+        """Raises Forbidden if an office may not make jobs of a type."""
+        allowed = self.of(office_id).job_types
+        if allowed and job_type not in allowed:
+            denied = f"the office {office_id!r} may not make jobs of the type {job_type!r}"
+            raise Forbidden(f"{denied}, only {', '.join(allowed)}")
+
     def check_created(self, tx: Tx, created: Sequence[Created]) -> None:
-        """Raises if a work has created what its office may not have, or more than it may have queued."""
+        """Raises if a work has created more than its office may have."""
         self.check_new_lanes(tx)
-        for one in created:
-            granted = self.of(one.office_id)
-            if granted.job_types and one.job_type not in granted.job_types:
-                allowed = ", ".join(granted.job_types)
-                denied = f"the office {one.office_id!r} may not make jobs of the type {one.job_type!r}"
-                raise Forbidden(f"{denied}, only {allowed}")
         for office_id in {one.office_id for one in created}:
             most, stored = self.of(office_id).stored_bytes, self.stored_bytes.get(office_id, 0)
             if most and stored >= most:
