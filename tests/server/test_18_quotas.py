@@ -103,6 +103,15 @@ async def test_spec_18_11_an_office_does_not_lift_its_own_quota(tmp_path: Path) 
         assert (lifted, lowered) == ([403, 403], 200)
 
 
+async def test_an_admin_grants_each_quota_by_its_default_and_more(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (_, keys):
+        for name, value in office_quotas.DEFAULTS.to_dict().items():
+            await granted(keys["admin"], **{name: value})
+        await granted(keys["admin"], queued_jobs=100_000_000)
+
+        assert (await keys["a"].get("/api/quotas/a")).json()["queued_jobs"] == 100_000_000
+
+
 async def test_an_office_makes_only_jobs_of_the_types_that_it_was_granted(tmp_path: Path) -> None:
     async with neighbours(tmp_path, "a") as (_, keys):
         await granted(keys["admin"], job_types=["echo"])

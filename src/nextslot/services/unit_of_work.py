@@ -1,7 +1,6 @@
 """The one way of the services to the store: admission of new work, idempotency, and the audit log."""
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -10,7 +9,7 @@ from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.settings.stored_bytes import StoredBytes
 from nextslot.engine.submit.idempotency import Once, at_most_once
-from nextslot.engine.submit.queue_order import Created, NewWork
+from nextslot.engine.submit.queue_order import NewWork
 from nextslot.errors import Draining, Forbidden, OverQuota, Unavailable
 from nextslot.store.contract import Store, Tx, Work
 from nextslot.system.clock import Clock

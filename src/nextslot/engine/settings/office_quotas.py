@@ -19,7 +19,8 @@ from nextslot.store.tables import nodes, offices, quotas
 
 NAMES = tuple(one.name for one in declared(Quotas))
 DEFAULTS = Quotas()
-IN_BYTES = ("body_bytes", "stored_bytes")
+# Quotas that may be larger than a limit of what runs at once.
+ANY_NUMBER = ("queued_jobs", "body_bytes", "stored_bytes")
 # So many jobs of an office may be made before its queue is counted again, unless an admin has set its quota.
 COUNTED_EVERY = 1000
 
@@ -140,5 +141,5 @@ def _refuse_wrong(given: Mapping[str, Json]) -> None:
         if name == "job_types":
             if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
                 raise Invalid("is not a list of job types", field=name)
-        elif (problem := (bounds.COUNT if name in IN_BYTES else bounds.LIMIT).problem(value)) is not None:
+        elif (problem := (bounds.COUNT if name in ANY_NUMBER else bounds.LIMIT).problem(value)) is not None:
             raise Invalid(problem, field=name)
