@@ -108,6 +108,35 @@ async def test_a_key_makes_only_jobs_of_its_types_by_whatever_way(tmp_path: Path
         assert await status(server, text) == 201
 
 
+@pytest.mark.parametrize("limits", ["key", "office"])
+async def test_no_template_or_schedule_makes_jobs_of_types_that_a_key_or_its_office_may_not_make(
+    tmp_path: Path, limits: str
+) -> None:
+    async with neighbours(tmp_path, "a") as (server, keys):
+        kept = await server.scheduler.templates.create(name="kept", job_type="fail", office_id="a")
+        cron = {"template_id": kept.template_id, "cron_expression": "* * * * *", "office_id": "a"}
+        off = await server.scheduler.schedules.create(name="off", enabled=False, **cron)
+        _, text = await made(server, **({"job_types": ["echo"]} if limits == "key" else {}))
+        if limits == "office":
+            await keys["admin"].patch("/api/quotas/a", json={"job_types": ["echo"]})
+        ways: list[tuple[str, str, Any]] = [
+            ("POST", "/api/job-templates", {"name": "new", "job_type": "fail", "office_id": "a"}),
+            ("PUT", "/api/job-templates/by-name/new?office_id=a", {"job_type": "fail"}),
+            ("PATCH", f"/api/job-templates/{kept.template_id}", {"priority": 1}),
+            ("POST", "/api/schedules", {"name": "new", **cron}),
+            ("PUT", "/api/schedules/by-name/new?office_id=a", {k: v for k, v in cron.items() if k != "office_id"}),
+            ("PATCH", f"/api/schedules/{off.schedule_id}", {"enabled": True}),
+        ]
+
+        async with client_of(server, text) as client:
+            refused = [(await client.request(method, path, json=body)).status_code for method, path, body in ways]
+            allowed = await client.post("/api/job-templates", json={"name": "e", "job_type": "echo", "office_id": "a"})
+
+        assert refused == [403] * len(ways)
+        assert allowed.status_code == 201
+        assert [one.name for one in (await server.scheduler.schedules.list()).items] == ["off"]
+
+
 async def test_the_last_use_of_a_key_is_stored_and_not_with_every_request(tmp_path: Path) -> None:
     async with neighbours(tmp_path, "a") as (server, _):
         key_id, text = await made(server)

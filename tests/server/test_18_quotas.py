@@ -8,6 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from nextslot.domain.offices import Quotas
+from nextslot.engine.settings import office_quotas
 from nextslot.executors.run_context import RunContext
 from nextslot.server.problems import HttpProblem
 from nextslot.server.request_body import Bodies
@@ -101,6 +103,15 @@ async def test_spec_18_11_an_office_does_not_lift_its_own_quota(tmp_path: Path) 
         assert (lifted, lowered) == ([403, 403], 200)
 
 
+async def test_an_admin_grants_each_quota_by_its_default_and_more(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (_, keys):
+        for name, value in office_quotas.DEFAULTS.to_dict().items():
+            await granted(keys["admin"], **{name: value})
+        await granted(keys["admin"], queued_jobs=100_000_000)
+
+        assert (await keys["a"].get("/api/quotas/a")).json()["queued_jobs"] == 100_000_000
+
+
 async def test_an_office_makes_only_jobs_of_the_types_that_it_was_granted(tmp_path: Path) -> None:
     async with neighbours(tmp_path, "a") as (_, keys):
         await granted(keys["admin"], job_types=["echo"])
@@ -123,6 +134,31 @@ async def test_the_combinations_of_type_role_and_resources_of_an_office_are_boun
 
         assert (first, again) == ([201, 201], 201)
         assert over(third, "lanes")
+
+
+async def test_the_combinations_are_bounded_where_no_admin_has_granted_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(office_quotas, "DEFAULTS", Quotas(lanes=2))
+    async with neighbours(tmp_path, "a") as (_, keys):
+        made = [await keys["a"].post("/api/jobs", json={"job_type": "echo", "role": f"r{n}"}) for n in range(3)]
+
+        assert [one.status_code for one in made[:2]] == [201, 201]
+        assert over(made[2], "lanes")
+
+
+async def test_a_request_with_thousands_of_combinations_is_refused_before_they_are_stored(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (server, keys):
+        jobs = [{"job_type": "echo", "role": f"r{n}"} for n in range(1001)]
+
+        refused = await keys["a"].post("/api/jobs/batch", json={"jobs": jobs})
+
+        assert refused.status_code == 422
+        assert refused.json()["detail"] == (
+            "jobs.1000.role: the request has more than 1,000 different combinations of job type, role and resources; "
+            "send its jobs in several requests"
+        )
+        assert (await server.scheduler.lists.jobs()).items == ()
 
 
 async def test_direct_callers_of_an_office_are_bounded(tmp_path: Path) -> None:

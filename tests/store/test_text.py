@@ -263,6 +263,10 @@ def test_every_rule_of_the_schema_is_a_trigger(empty: apsw.Connection) -> None:
     assert sorted(stored, key=str) == sorted(set(written))
 
 
+def test_a_look_at_an_office_reads_its_last_turn_once_and_not_for_each_lane(empty: apsw.Connection) -> None:
+    assert not [line for line in plan(empty, "lanes.of_office") if "CORRELATED" in line]
+
+
 def test_every_table_is_strict(empty: apsw.Connection) -> None:
     """Else a column would take a value of any type."""
     assert empty.execute("select name from pragma_table_list where schema = 'main' and not strict").fetchall() == [

@@ -237,14 +237,15 @@ def _policy_problems(given: object) -> Iterator[Problem]:
             yield Problem(f"retry_policy.{name}", f"is not part of a retry policy; its parts are {', '.join(_POLICY)}")
         elif value is None and field.is_optional:
             continue
-        elif (problem := _kinds_problem(value) if field.bound is None else field.bound.problem(value)) is not None:
+        elif (problem := kinds_problem(value) if field.bound is None else field.bound.problem(value)) is not None:
             yield Problem(f"retry_policy.{name}", problem)
 
 
 _POLICY = {one.name: one for one in declared(RetryPolicy)}
 
 
-def _kinds_problem(value: object) -> str | None:
+def kinds_problem(value: object) -> str | None:
+    """Says what is wrong with a value that should be a list of failure kinds that can be retried; None: nothing."""
     if not isinstance(value, (list, tuple)):
         return bounds.must_be(value, f"a list of these kinds: {', '.join(sorted(RETRYABLE))}")
     wrong = [kind for kind in value if str(kind) not in RETRYABLE]

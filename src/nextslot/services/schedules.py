@@ -12,7 +12,7 @@ from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger, open_spa
 from nextslot.engine.submit.idempotency import Once
 from nextslot.errors import Invalid
 from nextslot.store.contract import Tx
-from nextslot.store.tables import occurrences, schedules
+from nextslot.store.tables import occurrences, schedules, templates
 from nextslot.system.instant import Instant
 
 from .arguments import found, instant
@@ -35,22 +35,34 @@ class ScheduleService:
         `office_id`, `param_overrides`, `catch_up`, `catch_up_window_seconds`, `overlap`, `priority`."""
         office_id = fields.get("office_id", DEFAULT_OFFICE)
         once: Once[Schedule] = Once("schedules", office_id, fields, lambda made: [made.schedule_id])
-        return await self._access.create(
-            lambda tx: self._settings.create(tx, fields, self._access.clock.now()), once=once
-        )
+
+        def work(tx: Tx) -> Schedule:
+            return self._allowed(tx, self._settings.create(tx, fields, self._access.clock.now()))
+
+        return await self._access.create(work, once=once)
 
     async def put(self, name: str, office_id: str = DEFAULT_OFFICE, **fields: Any) -> tuple[Schedule, bool]:
         """Makes the schedule of this name what the fields say, or a new one. Returns whether it is new.
         Fields that are not given get their defaults, but `enabled` stays."""
-        return await self._access.create(
-            lambda tx: self._settings.put(tx, office_id, name, fields, self._access.clock.now())
-        )
+
+        def work(tx: Tx) -> tuple[Schedule, bool]:
+            schedule, is_new = self._settings.put(tx, office_id, name, fields, self._access.clock.now())
+            return self._allowed(tx, schedule), is_new
+
+        return await self._access.create(work)
 
     async def change(self, schedule_id: str, **fields: Any) -> Schedule:
         """Changes fields of a schedule, from its next occurrence on (DEC-010)."""
         return await self._access.write(
-            lambda tx: self._settings.change(tx, schedule_id, fields, self._access.clock.now())
+            lambda tx: self._allowed(tx, self._settings.change(tx, schedule_id, fields, self._access.clock.now()))
         )
+
+    def _allowed(self, tx: Tx, schedule: Schedule) -> Schedule:
+        """Returns a schedule whose jobs the caller may make; one that is disabled makes none."""
+        template = templates.get(tx, schedule.template_id)
+        if template is not None and schedule.enabled:
+            self._access.refuse_type(schedule.office_id, template.job_type)
+        return schedule
 
     async def delete(self, schedule_id: str) -> Schedule:
         """Deletes a schedule: it makes no more jobs and is in no list; its jobs and its ledger stay."""

@@ -6,6 +6,7 @@ from typing import Any
 from nextslot.domain import DEFAULT_OFFICE, Page, Template
 from nextslot.engine.schedules.template_settings import TemplateSettings
 from nextslot.engine.submit.idempotency import Once
+from nextslot.store.contract import Tx
 from nextslot.store.tables import templates
 
 from .arguments import found
@@ -25,22 +26,31 @@ class TemplateService:
         """Makes a template of `name` and `job_type`; optional are `params`, `priority`, `timeout_seconds`,
         `retry_policy`, `resources`, `webhook`, `description`, `office_id`."""
         once: Once[Template] = Once("templates", fields.get("office_id"), fields, lambda made: [made.template_id])
-        return await self._access.create(
-            lambda tx: self._settings.create(tx, fields, self._access.clock.now()), once=once
-        )
+
+        def work(tx: Tx) -> Template:
+            return self._allowed(self._settings.create(tx, fields, self._access.clock.now()))
+
+        return await self._access.create(work, once=once)
 
     async def put(self, name: str, office_id: str = DEFAULT_OFFICE, **fields: Any) -> tuple[Template, bool]:
         """Makes the template of this name what the fields say, or a new one. Returns whether it is new.
         Fields that are not given get their defaults."""
-        return await self._access.create(
-            lambda tx: self._settings.put(tx, office_id, name, fields, self._access.clock.now())
-        )
+
+        def work(tx: Tx) -> tuple[Template, bool]:
+            template, is_new = self._settings.put(tx, office_id, name, fields, self._access.clock.now())
+            return self._allowed(template), is_new
+
+        return await self._access.create(work)
 
     async def change(self, template_id: str, **fields: Any) -> Template:
         """Changes fields of a template, for the jobs that it will make."""
         return await self._access.write(
-            lambda tx: self._settings.change(tx, template_id, fields, self._access.clock.now())
+            lambda tx: self._allowed(self._settings.change(tx, template_id, fields, self._access.clock.now()))
         )
+
+    def _allowed(self, template: Template) -> Template:
+        self._access.refuse_type(template.office_id, template.job_type)
+        return template
 
     async def archive(self, template_id: str) -> Template:
         """Archives a template: it makes no more jobs, its schedules are disabled, its jobs stay, its name is free."""

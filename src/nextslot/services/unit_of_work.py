@@ -1,7 +1,6 @@
 """The one way of the services to the store: admission of new work, idempotency, and the audit log."""
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -10,7 +9,7 @@ from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.settings.stored_bytes import StoredBytes
 from nextslot.engine.submit.idempotency import Once, at_most_once
-from nextslot.engine.submit.queue_order import Created, NewWork
+from nextslot.engine.submit.queue_order import NewWork
 from nextslot.errors import Draining, Forbidden, OverQuota, Unavailable
 from nextslot.store.contract import Store, Tx, Work
 from nextslot.system.clock import Clock
@@ -136,22 +135,24 @@ class UnitOfWork:
         if self.disk is not None:
             self.disk.refuse_if_low()
 
-    def _refuse_types(self, created: Sequence[Created]) -> None:
-        """Raises if a work has created jobs of types that the caller's key may not make."""
+    def refuse_type(self, office_id: str, job_type: str) -> None:
+        """Raises if the caller's key, or the office, may not make jobs of a type, now or by a template or schedule."""
         allowed = self.context.job_types
-        for one in created if allowed else ():
-            if one.job_type not in allowed:
-                raise Forbidden(f"this key may not make jobs of the type {one.job_type!r}, only {', '.join(allowed)}")
+        if allowed and job_type not in allowed:
+            raise Forbidden(f"this key may not make jobs of the type {job_type!r}, only {', '.join(allowed)}")
+        self.quotas.check_type(office_id, job_type)
 
     def _audited(self, work: Work[T]) -> Work[T]:
         def audited(tx: Tx) -> T:
             if not self.context.job_types and not self.quotas.are_granted:
                 answer = work(tx)  # A work that is refused at once must not have touched the transaction.
+                self.quotas.check_new_lanes(tx)
             else:
                 before = len(tx.local(NewWork).created)
                 answer = work(tx)
                 created = tx.local(NewWork).created[before:]
-                self._refuse_types(created)
+                for one in created:
+                    self.refuse_type(one.office_id, one.job_type)
                 self.quotas.check_created(tx, created)
             self.audit.note(tx, self.context.actor, self.clock.now())
             return answer

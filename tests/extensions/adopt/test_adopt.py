@@ -141,7 +141,7 @@ def test_texts_of_the_old_service_are_remembered_as_duplicates(data: Path, story
 
     adopt(story_service, data)
 
-    known = maintenance(databases.url(data)).ask(lambda tx: earlier(tx, SHELF))
+    known = maintenance(databases.url(data)).ask(lambda tx: earlier(tx, SHELF, "default"))
     text = old_systems.TALE.strip()
     same = find_duplicate(fingerprint(text), sketch(text), known)
     assert same is not None

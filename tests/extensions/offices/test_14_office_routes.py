@@ -560,6 +560,19 @@ async def test_the_configuration_has_the_names_defaults_and_nulls_of_the_office_
         assert await office.ask("GET", "/scheduler/config") == changed
 
 
+async def test_retryOn_is_set_over_HTTP_and_a_wrong_kind_is_named(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
+        changed = await office.configure(retryOn=["error"])
+        refused = [await office.ask("PATCH", "/scheduler/config", 422, json={"retryOn": kinds})
+                   for kinds in (["cancelled"], "error", [1])]  # fmt: skip
+
+        assert changed == {**DEFAULTS, "retryOn": ["error"]}
+        assert refused[0]["detail"].startswith("retryOn has 'cancelled'; it must have only these kinds: crash, error")
+        assert [one["errors"][0]["problem"] for one in refused[1:]] == ["is text; it must be a list",
+                                                                        "is 1; it must be text"]  # fmt: skip
+        assert await office.ask("GET", "/scheduler/config") == changed
+
+
 async def test_a_request_sent_again_with_its_key_is_answered_with_what_it_made(tmp_path: Path) -> None:
     async with serving_office(tmp_path) as office:
         key: Json = {"headers": {"Idempotency-Key": "k"}}

@@ -23,7 +23,7 @@ async def running(directory: Path, models: LanguageModels) -> AsyncIterator[tupl
     completed: list[KnownText] = []
     scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", data=directory)
 
-    async def earlier() -> Iterable[KnownText]:
+    async def earlier(office_id: str) -> Iterable[KnownText]:
         return completed
 
     async def submit(job_type: str, retries: int = 0, **params: Any) -> Ended:

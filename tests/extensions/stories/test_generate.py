@@ -72,6 +72,11 @@ async def test_spec_11_what_old_clients_say_without_effect_is_listed(tmp_path: P
         assert card["message"] == "Tidal Power. Ignored: mood"
 
 
+async def test_a_topic_of_two_syllables_is_enough_for_a_caller_who_waits(tmp_path: Path) -> None:
+    async with old_service(tmp_path, RESEARCH) as (server, _):
+        assert (await research(server, topic="등대")).status_code == 200
+
+
 async def test_spec_11_with_save_output_false_no_file_is_kept(tmp_path: Path) -> None:
     async with old_service(tmp_path, STORY) as (server, _):
         answer = await story(server, save_output=False)
@@ -184,6 +189,7 @@ async def test_spec_11_who_hangs_up_while_the_work_runs_cancels_it(tmp_path: Pat
         ("/research/run", {}, "topic"),
         ("/research/run", {"topic": "too short"}, "topic"),
         ("/research/run", {"topic": " " * 20}, "topic"),
+        ("/research/run", {"topic": "등"}, "topic"),
         ("/research/run", {"topic": TOPIC, "timeout": 0}, "timeout"),
     ],
 )

@@ -74,6 +74,40 @@ async def test_auto_research_asks_the_research_model_first_and_uses_a_card_that_
         assert [SUMMARY in prompt for prompt in prompts(model)] == [False, True, False, True]
 
 
+async def test_a_story_is_told_from_no_card_of_another_office(tmp_path: Path) -> None:
+    async with old_service(tmp_path, RESEARCH, RESEARCH, STORY) as (server, model):
+        await server.scheduler.offices.create("b", retry_policy={"max_attempts": 0})
+        foreign = (await server.client.post("/research/run", json={"topic": TOPIC})).json()["card_id"]
+
+        named = await server.scheduler.submit("story", {"research_card": foreign}, office_id="b")
+        refused = await ended(server, named.job_id)
+        about = await server.scheduler.submit("story", {"topic": TOPIC, "auto_research": True}, office_id="b")
+        told = await ended(server, about.job_id)
+
+        assert (refused.status, refused.run.failure_kind) == ("FAILED", "invalid")
+        assert f"there is no research card '{foreign}'" in refused.run.error
+        # The office has no card about the topic, so the story asks a model.
+        assert told.result["research"] == [{"card_id": None, "title": CARD["title"]}]
+        assert len(model.calls) == 3
+
+
+async def test_texts_of_another_office_are_no_duplicates(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY, STORY, RESEARCH, RESEARCH) as (server, _):
+        await server.scheduler.offices.create("b")
+        for job_type, params in (
+            ("story", {"enable_dedup": True}),
+            ("research", {"topic": TOPIC, "enable_dedup": True}),
+        ):
+            for office_id in ("default", "b"):
+                job = await server.scheduler.submit(job_type, params, office_id=office_id)
+                assert (await ended(server, job.job_id)).status == "COMPLETED"
+
+        for shelf, name in (("stories", "story_id"), ("research-cards", "card_id")):
+            newest, _ = (await server.client.get(f"/api/{shelf}")).json()["items"]
+            found = (await server.client.get(f"/api/{shelf}/{newest[name]}")).json()
+            assert found["likeness"] == {"signal": "LOW", "similarity": 0.0, "most_similar": None}
+
+
 async def test_without_auto_research_nothing_is_researched(tmp_path: Path) -> None:
     async with old_service(tmp_path, STORY) as (server, model):
         await server.client.post("/story/generate", json={"topic": TOPIC})

@@ -19,7 +19,8 @@ from nextslot.store.tables import nodes, offices, quotas
 
 NAMES = tuple(one.name for one in declared(Quotas))
 DEFAULTS = Quotas()
-IN_BYTES = ("body_bytes", "stored_bytes")
+# Quotas that may be larger than a limit of what runs at once.
+ANY_NUMBER = ("queued_jobs", "body_bytes", "stored_bytes")
 # So many jobs of an office may be made before its queue is counted again, unless an admin has set its quota.
 COUNTED_EVERY = 1000
 
@@ -80,14 +81,16 @@ class OfficeQuotas:
         if most and not 0 < max_concurrent_jobs <= most:
             raise Forbidden(f"the office {office_id!r} may run at most {most} jobs at once: an admin grants more")
 
+    def check_type(self, office_id: str, job_type: str) -> None:
+        """Raises Forbidden if an office may not make jobs of a type."""
+        allowed = self.of(office_id).job_types
+        if allowed and job_type not in allowed:
+            denied = f"the office {office_id!r} may not make jobs of the type {job_type!r}"
+            raise Forbidden(f"{denied}, only {', '.join(allowed)}")
+
     def check_created(self, tx: Tx, created: Sequence[Created]) -> None:
-        """Raises if a work has created what its office may not have, or more than it may have queued."""
-        for one in created:
-            granted = self.of(one.office_id)
-            if granted.job_types and one.job_type not in granted.job_types:
-                allowed = ", ".join(granted.job_types)
-                denied = f"the office {one.office_id!r} may not make jobs of the type {one.job_type!r}"
-                raise Forbidden(f"{denied}, only {allowed}")
+        """Raises if a work has created more than its office may have."""
+        self.check_new_lanes(tx)
         for office_id in {one.office_id for one in created}:
             most, stored = self.of(office_id).stored_bytes, self.stored_bytes.get(office_id, 0)
             if most and stored >= most:
@@ -95,15 +98,16 @@ class OfficeQuotas:
                     f"the office {office_id!r} may have {most:,} bytes of logs and artifacts, and has {stored:,}"
                 )
                 raise OverQuota("stored_bytes", granted_bytes)
-            if office_id in tx.local(NewLanes).offices:
-                self._check_lanes(tx, office_id)
             self._check_queue(tx, office_id, sum(one.number for one in created if one.office_id == office_id))
 
-    def _check_lanes(self, tx: Tx, office_id: str) -> None:
-        most = self.of(office_id).lanes
-        if quotas.lanes(tx, office_id) > most:
-            mixes = f"may have {most:,} different combinations of job type, role and resources"
-            raise OverQuota("lanes", f"the office {office_id!r} {mixes}")
+    def check_new_lanes(self, tx: Tx) -> None:
+        """Raises if the transaction has given an office more lanes than it may have, also if no admin granted any
+        quota: every lane slows down the dispatch of all offices."""
+        for office_id in tx.local(NewLanes).offices:
+            most = self.of(office_id).lanes
+            if quotas.lanes(tx, office_id) > most:
+                mixes = f"may have {most:,} different combinations of job type, role and resources"
+                raise OverQuota("lanes", f"the office {office_id!r} {mixes}")
 
     def _check_queue(self, tx: Tx, office_id: str, number: int) -> None:
         self._uncounted[office_id] += number
@@ -137,5 +141,5 @@ def _refuse_wrong(given: Mapping[str, Json]) -> None:
         if name == "job_types":
             if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
                 raise Invalid("is not a list of job types", field=name)
-        elif (problem := (bounds.COUNT if name in IN_BYTES else bounds.LIMIT).problem(value)) is not None:
+        elif (problem := (bounds.COUNT if name in ANY_NUMBER else bounds.LIMIT).problem(value)) is not None:
             raise Invalid(problem, field=name)

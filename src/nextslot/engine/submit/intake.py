@@ -45,6 +45,10 @@ class Accepted(NamedTuple):
     is_new: bool
 
 
+# A new combination may need a new lane, which costs a millisecond of a transaction that others wait for.
+MOST_KINDS = 1_000
+
+
 class _Kind(NamedTuple):
     """What jobs of the same office, type, role and resources have in common."""
 
@@ -379,6 +383,9 @@ class Intake:
         added = resource_units(new.resources)
         kind = (new.office_id, new.job_type, new.role, tuple(needs.items()), tuple(added.items()))
         if kind not in known.kinds:
+            if len(known.kinds) == MOST_KINDS:
+                has = f"has more than {MOST_KINDS:,} different combinations of job type, role and resources"
+                raise Invalid(f"the request {has}; send its jobs in several requests", field="role")
             known.kinds[kind] = self._kind(tx, new, job_type, needs, added)
         office, resources, lane_id, retry_policy = known.kinds[kind]
         own = office.roles.get(new.role or "", {}).get("timeout_seconds")

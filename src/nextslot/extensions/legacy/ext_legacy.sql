@@ -32,10 +32,11 @@ select job_id, reason from deliveries
 where job_id in (select key from json_each(:job_ids)) and is_own = 1 and status <> 'DELIVERED' and reason is not null
 order by delivery_id;
 
--- cards: the newest results of COMPLETED work of the type `research`, of jobs and of direct callers, before a time
+-- cards: the newest results of COMPLETED research in an office before a time, of jobs and of direct callers
 select result from (
     select runs.result, runs.finished_at from jobs join runs on runs.job_id = jobs.job_id
-    where jobs.job_type = 'research' and jobs.outcome = 'COMPLETED'
+    where jobs.job_type = 'research' and jobs.outcome = 'COMPLETED' and jobs.office_id = :office_id
     union all
-    select result, finished_at from direct_executions where job_type = 'research' and status = 'COMPLETED'
+    select result, finished_at from direct_executions
+    where job_type = 'research' and status = 'COMPLETED' and office_id = :office_id
 ) found where result is not null and finished_at < :before order by finished_at desc limit :limit;

@@ -141,7 +141,7 @@ class LegacyService(Attached):
         def read(tx: Tx) -> tuple[OldJob, list[Json]]:
             old = _job(tx, job_id)
             before = old.last.finished_at if old.last.outcome is RunStatus.COMPLETED else None
-            return old, [] if before is None else legacy_table.cards(tx, before, MOST_CARDS)
+            return old, [] if before is None else legacy_table.cards(tx, old.root.office_id, before, MOST_CARDS)
 
         old, earlier = await self.host.work.read(read)
         card = None if old.run is None else old.run.result

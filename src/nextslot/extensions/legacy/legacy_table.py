@@ -60,9 +60,10 @@ def undelivered(tx: Tx, job_ids: Iterable[str]) -> dict[str, str]:
     return dict(SQL.rows(tx, "undelivered", job_ids=column_codec.key_set(job_ids)))
 
 
-def cards(tx: Tx, before: Instant, limit: int) -> list[Json]:
-    """Reads the results of completed research, the newest first."""
-    return [column_codec.loads(row[0]) for row in SQL.rows(tx, "cards", before=before, limit=limit)]
+def cards(tx: Tx, office_id: str, before: Instant, limit: int) -> list[Json]:
+    """Reads the results of completed research of an office, the newest first."""
+    rows = SQL.rows(tx, "cards", office_id=office_id, before=before, limit=limit)
+    return [column_codec.loads(row[0]) for row in rows]
 
 
 def _old_jobs(tx: Tx, ids: Sequence[Row]) -> list[OldJob]:

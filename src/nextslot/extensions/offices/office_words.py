@@ -441,9 +441,8 @@ def _config_problems(config: object) -> Iterator[Problem]:
             yield Problem(name, "a number of milliseconds")
     if not isinstance(config.get("maxConcurrentByRole", {}), Mapping | None):
         yield Problem("maxConcurrentByRole", "must be an object: limits by role")
-    kinds = config.get("retryOn") or ()
-    if not isinstance(kinds, (list, tuple)) or any(kind not in tuple(RETRYABLE) for kind in kinds):
-        yield Problem("retryOn", f"must be a list of failure kinds that can be retried: {', '.join(sorted(RETRYABLE))}")
+    if config.get("retryOn") is not None and (problem := request_checks.kinds_problem(config["retryOn"])):
+        yield Problem("retryOn", problem)
 
 
 def milliseconds(seconds: float) -> float:

@@ -107,7 +107,7 @@ class ConfigBody(Body):
     retryBaseDelay: Annotated[int | float, Field(ge=0, le=request_checks.MAX_SECONDS * 1000)] | None = Field(  # noqa: N815
         None, description="Milliseconds"
     )
-    retryOn: list[FailureKind] | None = Field(  # noqa: N815
+    retryOn: list[str] | None = Field(  # noqa: N815
         None, description="Failure kinds to retry besides timeout, session_error, crash and interrupted"
     )
 

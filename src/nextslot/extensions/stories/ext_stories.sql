@@ -1,9 +1,10 @@
--- results: the newest results of COMPLETED work of a type before a time, of jobs and of direct callers
+-- results: the newest results of COMPLETED work of a type in an office before a time, of jobs and of direct callers
 select result from (
     select runs.result, runs.finished_at from jobs join runs on runs.job_id = jobs.job_id
-    where jobs.job_type = :job_type and jobs.outcome = 'COMPLETED'
+    where jobs.job_type = :job_type and jobs.outcome = 'COMPLETED' and jobs.office_id = :office_id
     union all
-    select result, finished_at from direct_executions where job_type = :job_type and status = 'COMPLETED'
+    select result, finished_at from direct_executions
+    where job_type = :job_type and status = 'COMPLETED' and office_id = :office_id
 ) found where result is not null and finished_at < :before order by finished_at desc limit :limit;
 
 -- works: a page of COMPLETED work of a type, the newest first: run and job, or a direct execution and no job

@@ -127,10 +127,10 @@ def find(tx: Tx, shelf: Shelf, entry_id: str) -> Entry | None:
     return next((entry for row in rows for entry in _entries(shelf, row) if entry.entry_id == entry_id), None)
 
 
-def earlier(tx: Tx, shelf: Shelf, than: Entry | None = None) -> list[KnownText]:
-    """Reads the texts of completed work to compare with, the newest first; only those before an entry, if given."""
-    before = None if than is None else than.finished_at
-    rows = SQL.rows(tx, "results", job_type=shelf.job_type, before=before or BEGINNING[0], limit=MOST_COMPARED)
+def earlier(tx: Tx, shelf: Shelf, office_id: str, before: Instant | None = None) -> list[KnownText]:
+    """Reads the texts of an office's completed work to compare with, the newest first; before a time, if given."""
+    values = {"job_type": shelf.job_type, "office_id": office_id, "before": before or BEGINNING[0]}
+    rows = SQL.rows(tx, "results", **values, limit=MOST_COMPARED)
     told = (one for row in rows for one in _told(shelf, column_codec.loads(row[0])))
     return [KnownText(one["fingerprint"], one["sketch"], one[shelf.id_name]) for one in told]
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from nextslot.domain import FailureKind
+from nextslot.errors import Problem
 from nextslot.executors.job_types import JobType, JobTypes, Note
 from nextslot.executors.run_context import RunContext
 from nextslot.system.clock import Clock, SystemClock
@@ -34,8 +35,7 @@ SCHEMA: Mapping[str, Any] = {
             "type": "string",
             "minLength": 2,
             "maxLength": 200,
-            # Ten characters without blanks at the ends; of scripts whose signs are syllables or words, two.
-            "pattern": r"\S[\s\S]{8,}\S|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af][\s\S]*\S",
+            "description": "10 to 200 characters; 2 are enough in Chinese, Japanese and Korean",
         },
         "tags": {
             "type": "array",
@@ -76,11 +76,11 @@ FORMAT: Mapping[str, Any] = {
 }
 
 
-# Reads the cards of COMPLETED runs only, so that a retry does not find the card of its own failed run.
-EarlierCards = Callable[[], Awaitable[Iterable[KnownText]]]
+# Reads the cards of COMPLETED runs of an office only, so that a retry does not find the card of its own failed run.
+EarlierCards = Callable[[str], Awaitable[Iterable[KnownText]]]
 
 
-async def no_earlier_cards() -> Iterable[KnownText]:
+async def no_earlier_cards(office_id: str) -> Iterable[KnownText]:
     return ()
 
 
@@ -97,9 +97,21 @@ def register_research(
         ResearchHandler(models, earlier_cards, clock or SystemClock()),
         params_schema=SCHEMA,
         infer_resources=lambda params: resource_for(params, models.config),
-        check=lambda params: model_problems(params, models.config),
+        check=lambda params: [*_topic_problems(params), *model_problems(params, models.config)],
         note=note,
     )
+
+
+# Ten characters without blanks at the ends; of scripts whose signs are syllables or words, two.
+_LONG_ENOUGH = re.compile(r"\S[\s\S]{8,}\S|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af][\s\S]*\S")
+
+
+def _topic_problems(params: Mapping[str, Any]) -> list[Problem]:
+    topic = params.get("topic")
+    if topic is None or _LONG_ENOUGH.search(topic):
+        return []
+    counted = f"has {len(topic.strip())} characters without blanks at its ends"
+    return [Problem("params.topic", f"{counted}; it must have at least 10, in Chinese, Japanese and Korean 2")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +164,7 @@ class ResearchHandler:
         return card_of(text, topic)
 
     async def _skip_duplicate(self, run: RunContext, card: ResearchCard, mark: str, drawn: str) -> None:
-        same = await asyncio.to_thread(find_duplicate, mark, drawn, await self._earlier_cards())
+        same = await asyncio.to_thread(find_duplicate, mark, drawn, await self._earlier_cards(run.office_id))
         if same is not None:
             run.skip(f"the card is a duplicate (“{card.title}”: {same.likeness('card')})")
 

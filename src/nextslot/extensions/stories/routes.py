@@ -79,7 +79,7 @@ class StoryBody(Asked):
 
 
 class ResearchBody(Asked):
-    topic: Annotated[str, Field(min_length=10, max_length=200, examples=["how tides turn turbines"])]
+    topic: Annotated[str, Field(min_length=2, max_length=200, examples=["how tides turn turbines"])]
     timeout: Timeout | None = None
     enable_dedup: bool = Field(False, description="A duplicate of an earlier card is refused (409)")
 

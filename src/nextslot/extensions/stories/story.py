@@ -89,11 +89,11 @@ SCHEMA: Mapping[str, Any] = {
     "then": {"properties": {"max_stories": {"const": 1}}},
 }
 
-# Reads the stories of COMPLETED runs only, so that a retry does not find the stories of its own failed run.
-EarlierStories = Callable[[], Awaitable[Iterable[KnownText]]]
+# Reads the stories of COMPLETED runs of an office, so that a retry does not find the stories of its own failed run.
+EarlierStories = Callable[[str], Awaitable[Iterable[KnownText]]]
 
 
-async def no_earlier_stories() -> Iterable[KnownText]:
+async def no_earlier_stories(office_id: str) -> Iterable[KnownText]:
     return ()
 
 
@@ -178,7 +178,7 @@ class StoryHandler:
         name = self._models.name(model)
         sources = await self._research.sources(run, topic, research_card, auto_research, research_model)
         wanted = _Wanted(topic, self._style(run, style), max_stories, list(tags), sources)
-        known = list(await self._earlier_stories()) if enable_dedup else []
+        known = list(await self._earlier_stories(run.office_id)) if enable_dedup else []
         kept: list[Story] = []
         dropped: list[tuple[Story, Duplicate]] = []
         for index in range(1, max_stories + 1):

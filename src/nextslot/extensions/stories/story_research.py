@@ -32,7 +32,8 @@ class Source(NamedTuple):
 
 
 # Finds a card of the library by its id, or the newest one about a topic; None if there is none.
-FindCard = Callable[[str], Awaitable[Mapping[str, Any] | None]]
+# Finds a card of an office: by the id of the office, and an id or a topic.
+FindCard = Callable[[str, str], Awaitable[Mapping[str, Any] | None]]
 
 
 class Researches(Protocol):
@@ -40,7 +41,7 @@ class Researches(Protocol):
         """Asks a model about a topic."""
 
 
-async def no_card(wanted: str) -> Mapping[str, Any] | None:
+async def no_card(office_id: str, wanted: str) -> Mapping[str, Any] | None:
     return None
 
 
@@ -65,7 +66,7 @@ class StoryResearch:
 
     async def _named(self, run: RunContext, card_id: str) -> Source:
         try:
-            source = _source(await self._by_id(card_id))
+            source = _source(await self._by_id(run.office_id, card_id))
         except NotFound:
             source = None
         if source is None:
@@ -73,7 +74,7 @@ class StoryResearch:
         return source
 
     async def _about(self, run: RunContext, topic: str, model: str | None) -> Source:
-        source = _source(await self._by_topic(topic))
+        source = _source(await self._by_topic(run.office_id, topic))
         if source is not None:
             return source
         card = await self._researcher.research(run, topic, model)

@@ -114,18 +114,23 @@ class StoryService(Attached):
                 self._known = models, await models.answers(), loop.time() + FRESH_SECONDS
             return self._known[1]
 
-    async def _earlier_stories(self) -> list[KnownText]:
-        return await self.host.work.read(lambda tx: library.earlier(tx, STORIES))
+    # A story and its office: cards and texts of other offices are not there for it.
 
-    async def _earlier_cards(self) -> list[KnownText]:
-        return await self.host.work.read(lambda tx: library.earlier(tx, CARDS))
+    async def _earlier_stories(self, office_id: str) -> list[KnownText]:
+        return await self.host.work.read(lambda tx: library.earlier(tx, STORIES, office_id))
 
-    async def _card(self, card_id: str) -> Mapping[str, Json]:
-        return (await self.entry(CARDS, card_id)).told
+    async def _earlier_cards(self, office_id: str) -> list[KnownText]:
+        return await self.host.work.read(lambda tx: library.earlier(tx, CARDS, office_id))
 
-    async def _card_about(self, topic: str) -> Mapping[str, Json] | None:
-        """Returns the newest card about a topic, by its words."""
-        wanted = Wanted(topic=normalised(topic))
+    async def _card(self, office_id: str, card_id: str) -> Mapping[str, Json]:
+        card = await self.entry(CARDS, card_id)
+        if card.office_id != office_id:
+            raise NotFound(CARDS.kind, card_id)
+        return card.told
+
+    async def _card_about(self, office_id: str, topic: str) -> Mapping[str, Json] | None:
+        """Returns the newest card of an office about a topic, by its words."""
+        wanted = Wanted(offices=(office_id,), topic=normalised(topic))
         found, _ = await self.host.work.read(lambda tx: library.page(tx, CARDS, wanted, None, 1))
         return found[0].told if found else None
 
@@ -146,8 +151,8 @@ class StoryService(Attached):
         return found
 
     async def likeness(self, shelf: Shelf, entry: Entry) -> Duplicate | None:
-        """Returns the earlier text that is most similar to this one; None if there is no earlier one."""
-        known = await self.host.work.read(lambda tx: library.earlier(tx, shelf, entry))
+        """Returns the earlier text of its office that is most similar to this one; None if there is none."""
+        known = await self.host.work.read(lambda tx: library.earlier(tx, shelf, entry.office_id, entry.finished_at))
         # In a thread: with thousands of texts this takes a while.
         return await asyncio.to_thread(
             find_duplicate, entry.known.fingerprint, entry.known.sketch, known, threshold=0.0

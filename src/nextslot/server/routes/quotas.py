@@ -21,7 +21,7 @@ quotas = router("Quotas")
 class QuotasPatch(Body):
     """What is not given stays; null is back to the default."""
 
-    queued_jobs: Limit | None = None
+    queued_jobs: Count | None = None
     lanes: Limit | None = None
     requests_per_second: Limit | None = None
     streams: Limit | None = None
