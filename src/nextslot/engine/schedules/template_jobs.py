@@ -9,7 +9,7 @@ from typing import Any
 from nextslot.domain import GroupMode, Json, NewJob, OnFailure, RetryPolicy, Template, request_checks, webhook_delivery
 from nextslot.domain.bounds import must_be
 from nextslot.domain.declared_values import declared
-from nextslot.domain.template_defaults import members
+from nextslot.domain.template_defaults import SHARED, members
 from nextslot.engine.submit.intake import MOST_PROBLEMS, Intake
 from nextslot.engine.webhooks.webhook_outbox import WebhookService
 from nextslot.errors import Invalid, Problem, UnknownJobType
@@ -104,15 +104,9 @@ def _word(name: str, value: object) -> GroupMode | OnFailure:
 
 def _own_problems(template: Template, webhooks: WebhookService, now: Instant) -> Iterator[Problem]:
     """Finds what is wrong with the defaults of the jobs, and with the webhook of the group."""
-    defaults = NewJob(
-        # Any type: each job has its own.
-        job_type="group",
-        params=template.params,
-        priority=template.priority,
-        timeout_seconds=template.timeout_seconds,
-        retry_policy=template.retry_policy,
-        resources=template.resources,
-    )
+    given = NewJob(**{name: getattr(template, name) for name in SHARED})
+    # Any type: each job has its own.
+    defaults = given._replace(job_type="group", webhook=None)
     yield from request_checks.problems(defaults, now)
     if template.webhook is not None:
         events = webhook_delivery.GROUP_EVENTS
