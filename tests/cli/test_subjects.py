@@ -228,6 +228,41 @@ def test_top_shows_what_runs_and_waits_in_order(nextslot: Terminal) -> None:
     assert nextslot("top", "--json").json["office_id"] == "default"
 
 
+def test_a_pipeline_from_its_file_to_its_ledger(nextslot: Terminal, tmp_path: Path) -> None:
+    jobs = [{"key": "a", "job_type": "echo"}, {"job_type": "echo", "depends_on": ["a"], "params": {"number": 5}}]
+    (tmp_path / "list.json").write_text(json.dumps(jobs))
+    (tmp_path / "whole.json").write_text(json.dumps({"jobs": jobs, "mode": "sequential", "on_failure": "skip"}))
+
+    nextslot("template", "add", "pipeline", "--group", str(tmp_path / "list.json"), "text=hi")
+    nextslot("template", "put", "whole", "--group", str(tmp_path / "whole.json"))
+    group = nextslot("template", "submit", "pipeline", "text=12", "--wait", "--json").json
+    nextslot("schedule", "add", "of a pipeline", "@yearly", "pipeline", "number=7")
+    triggered = nextslot("schedule", "trigger", "of a pipeline", "text=ho", "--wait", "--json").json
+
+    assert (group["status"], group["mode"], group["members"]) == ("COMPLETED", "parallel", 2)
+    assert [job["params"] for job in group["jobs"]] == [{"text": "12"}, {"text": "12", "number": 5}]
+    assert [job["params"] for job in triggered["jobs"]] == [{"text": "ho", "number": 7}] * 2
+    assert ["pipeline", "2", "jobs,", "parallel"] in [row[1:5] for row in nextslot("template", "ls").rows]
+    assert nextslot("template", "show", "whole", "--json").json["on_failure"] == "skip"
+    assert nextslot("group", "show", group["group_id"], "--json").json["name"] == "pipeline"
+
+
+def test_a_pipeline_that_cannot_be_made_is_refused_with_a_sentence(nextslot: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "wrong.json").write_text('{"job": []}')
+    (tmp_path / "fails.json").write_text('[{"job_type": "fail", "retry_policy": {"max_attempts": 0}}]')
+
+    unread = nextslot("template", "add", "x", "--group", str(tmp_path / "wrong.json"))
+    untyped = nextslot("template", "add", "x")
+    nextslot("template", "add", "failing pipeline", "--group", str(tmp_path / "fails.json"))
+    followed = nextslot("template", "submit", "failing pipeline", "--follow")
+    failed = nextslot("template", "submit", "failing pipeline", "--wait")
+
+    assert (unread.code, "does not describe a group" in unread.err) == (2, True)
+    assert (untyped.code, "neither TYPE nor --group" in untyped.err) == (2, True)
+    assert (followed.code, "no log of its own" in followed.err) == (2, True)
+    assert (failed.code, "PARTIAL" in failed.out) == (1, True)
+
+
 def test_submit_and_templates_take_a_webhook_and_retries_and_a_schedule_can_be_changed(nextslot: Terminal) -> None:
     told = ("--webhook", "http://127.0.0.1:9/x", "--webhook-format", "slack", "--retries", "1", "--retry-on", "timeout")
 

@@ -273,6 +273,13 @@ def test_templates_and_schedules_have_their_verbs(do: Any) -> None:
     assert triggered.params == {"text": "t"}
     assert len(do("schedules.upcoming", schedule.schedule_id, 3)) == 3
     assert do("schedules.delete", schedule.schedule_id).deleted_at is not None
+    graph = [{"key": "a", "job_type": "echo"}, {"job_type": "echo", "depends_on": ["a"]}]
+    pipeline = do("templates.create", f"pipeline {do.number}", jobs=graph, params={"text": "p"})
+    planned = do("schedules.create", f"planned {do.number}", pipeline.template_id, "@daily", enabled=False)
+    group = do("schedules.trigger", planned.schedule_id, {"text": "q"})
+    assert (group.schedule_id, [job.params for job in group.jobs]) == (planned.schedule_id, [{"text": "q"}] * 2)
+    assert do("submit_group_from", pipeline.template_id, {"text": "r"}, 3).jobs[1].priority == 3
+    assert pipeline.jobs == tuple(graph)
     assert do("templates.archive", template.template_id).archived_at is not None
 
 

@@ -94,10 +94,10 @@ class Terminal:
         self.options["env"]["NEXTSLOT_URL"] = self.url
         return self.options
 
-    def paste(self, lines: str) -> str:
+    def paste(self, lines: str, seconds: float = 60) -> str:
         self.options["env"]["NEXTSLOT_URL"] = self.url
         pasted = lines.replace("http://127.0.0.1:8000", self.url)
-        ran = subprocess.run(["bash", "-ec", pasted], timeout=60, check=False, **self.options)
+        ran = subprocess.run(["bash", "-ec", pasted], timeout=seconds, check=False, **self.options)
         assert ran.returncode == 0, ran.stderr
         return str(ran.stdout)
 

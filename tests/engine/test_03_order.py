@@ -557,7 +557,12 @@ async def test_a_group_with_a_key_is_answered_whole_after_its_retries_too(tmp_pa
 
         assert (again.group_id, again.status, ids(same)) == (group.group_id, "COMPLETED", ids(jobs))
         assert [job.status for job in same] == ["FAILED", "COMPLETED"]
-        for other in ({"name": "other"}, {"name": "g", "mode": "parallel"}, {"name": "g", "on_failure": "skip"}):
+        others: tuple[dict[str, Any], ...] = (
+            {"name": "other"},
+            {"name": "g", "mode": "parallel"},
+            {"name": "g", "on_failure": "skip"},
+        )
+        for other in others:
             with pytest.raises(IdempotencyMismatch):
                 await scheduler.submit_group(wanted, idempotency_key="k", **other)
 

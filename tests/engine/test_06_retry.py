@@ -55,6 +55,7 @@ async def test_a_retry_keeps_its_schedule(tmp_path: Path) -> None:
             name="schedule", template_id=template.template_id, cron_expression="@yearly"
         )
         job = await scheduler.schedules.trigger(schedule.schedule_id)
+        assert isinstance(job, Job)
         await scheduler.wait(job.job_id)
 
         chain = await scheduler.chain(job.job_id)

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nextslot import Scheduler, testing
-from nextslot.domain import Occurrence, Schedule, SkipReason, catch_up, json_form
+from nextslot.domain import Job, Occurrence, Schedule, SkipReason, catch_up, json_form
 from nextslot.domain.cron import parse
 from nextslot.errors import Conflict, Invalid, NotFound
 from nextslot.system.clock import LoopAlarm, SchedulerAlarm, SystemClock
@@ -810,6 +810,7 @@ async def test_a_trigger_by_hand_is_no_occurrence(tmp_path: Path) -> None:
 
         job = await scheduler.schedules.trigger(schedule.schedule_id, params={"b": 2}, priority=9)
 
+        assert isinstance(job, Job)
         assert (job.params, job.priority, job.schedule_id) == ({"a": 1, "b": 2}, 9, schedule.schedule_id)
         assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
         assert await ledger(scheduler, schedule) == []
@@ -823,6 +824,7 @@ async def test_a_disabled_schedule_can_be_triggered_by_hand(tmp_path: Path) -> N
 
         job = await scheduler.schedules.trigger(schedule.schedule_id)
 
+        assert isinstance(job, Job)
         assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
         with pytest.raises(Invalid) as refused:
             await scheduler.schedules.trigger(schedule.schedule_id, params={"seconds": "x"})

@@ -46,6 +46,7 @@ KEY_FIXED = "a key never changes"
 LAST_ADMIN = "the last admin key cannot be deleted"
 AUDIT = "the audit log is only appended to"
 OCCURRENCES = "an occurrence is accounted for once"
+OCCURRENCE_GROUP = "the job of an occurrence is of its group"
 SCHEDULES = "a schedule cannot be replaced, and its name is given once in its office"
 TEMPLATES = "a template cannot be replaced, and its name is given once"
 TEMPLATE_IDENTITY = "what a template is never changes, and an archived one not at all"
@@ -725,8 +726,8 @@ def test_DEC_004_what_a_direct_execution_is_never_changes(db: Attacked, change: 
 
 @pytest.mark.parametrize("verb", ["insert", "insert or replace"])
 def test_one_row_for_each_schedule_and_instant(db: Attacked, verb: str) -> None:
-    db.run("insert into occurrences values (:schedule, 7, null, 1, 'skipped', 'missed', null, null)")
-    again = f"{verb} into occurrences values (:schedule, 7, null, 1, 'fired', null, null, :queued)"
+    db.run("insert into occurrences values (:schedule, 7, null, 1, 'skipped', 'missed', null, null, null)")
+    again = f"{verb} into occurrences values (:schedule, 7, null, 1, 'fired', null, null, :queued, null)"
 
     db.refuses(OCCURRENCES, again)
     db.connection.execute("drop trigger occurrence_inserted_once")
@@ -743,15 +744,15 @@ def test_one_row_for_each_schedule_and_instant(db: Attacked, verb: str) -> None:
     ],
 )
 def test_what_became_of_an_occurrence_never_changes(db: Attacked, change: str) -> None:
-    db.run("insert into occurrences values (:schedule, 7, null, 1, 'skipped', 'missed', null, null)")
-    db.run("insert into occurrences values (:schedule, 8, null, 1, 'skipped', 'missed', null, null)")
+    db.run("insert into occurrences values (:schedule, 7, null, 1, 'skipped', 'missed', null, null, null)")
+    db.run("insert into occurrences values (:schedule, 8, null, 1, 'skipped', 'missed', null, null, null)")
 
     for verb in ("update", "update or replace"):
         db.refuses(OCCURRENCES, f"{verb} occurrences set {change} where instant = 7")
 
 
 def test_an_occurrence_keeps_the_job_that_it_made(db: Attacked) -> None:
-    db.run("insert into occurrences values (:schedule, 7, null, 1, 'fired', null, null, :queued)")
+    db.run("insert into occurrences values (:schedule, 7, null, 1, 'fired', null, null, :queued, null)")
 
     db.refuses(OCCURRENCES, "update occurrences set job_id = :other_queued")
 
@@ -759,16 +760,16 @@ def test_an_occurrence_keeps_the_job_that_it_made(db: Attacked) -> None:
 def test_an_occurrence_made_a_job_or_was_skipped_for_a_reason(db: Attacked) -> None:
     row = "insert into occurrences values (:schedule, 7, null, 1, "
 
-    db.refuses(CHECK, row + "'fired', null, null, null)")
-    db.refuses(CHECK, row + "'skipped', null, null, null)")
-    db.refuses(CHECK, row + "'skipped', 'missed', null, :queued)")
-    db.refuses(CHECK + "outcome in", row + "'lost', null, null, null)")
-    db.refuses(CHECK + "count > 0", row.replace("1, ", "0, ") + "'skipped', 'missed', null, null)")
+    db.refuses(CHECK, row + "'fired', null, null, null, null)")
+    db.refuses(CHECK, row + "'skipped', null, null, null, null)")
+    db.refuses(CHECK, row + "'skipped', 'missed', null, :queued, null)")
+    db.refuses(CHECK + "outcome in", row + "'lost', null, null, null, null)")
+    db.refuses(CHECK + "count > 0", row.replace("1, ", "0, ") + "'skipped', 'missed', null, null, null)")
 
 
 @pytest.mark.parametrize(("first", "last"), [(5, 10), (10, 15), (12, 13), (5, 25), (20, 25), (10, 20)])
 def test_no_span_of_occurrences_covers_what_another_row_covers(db: Attacked, first: int, last: int) -> None:
-    span = "insert into occurrences values (:schedule, :first, :last, 2, 'skipped', 'disabled', null, null)"
+    span = "insert into occurrences values (:schedule, :first, :last, 2, 'skipped', 'disabled', null, null, null)"
     db.run(span, first=10, last=20)
 
     db.refuses(OCCURRENCES, span, first=first, last=last)
@@ -778,11 +779,20 @@ def test_no_span_of_occurrences_covers_what_another_row_covers(db: Attacked, fir
 
 
 def test_a_span_has_an_end_and_a_count(db: Attacked) -> None:
-    row = "insert into occurrences values (:schedule, 7, :until, :count, 'skipped', 'disabled', null, null)"
+    row = "insert into occurrences values (:schedule, 7, :until, :count, 'skipped', 'disabled', null, null, null)"
 
     for until, count in ((None, 2), (9, 1), (7, 2), (6, 2)):
         db.refuses(CHECK, row, until=until, count=count)
     db.refuses(CHECK + "reason in", row.replace("disabled", "lazy"), until=None, count=1)
+
+
+def test_the_job_of_an_occurrence_is_of_its_group(db: Attacked) -> None:
+    row = "insert into occurrences values (:schedule, 7, null, 1, 'fired', null, null, "
+
+    db.refuses(OCCURRENCE_GROUP, row + ":member, null)")
+    db.refuses(OCCURRENCE_GROUP, row + ":queued, :group)")
+    db.refuses(CHECK, "insert into occurrences values (:schedule, 7, null, 1, 'skipped', 'missed', null, null, :group)")
+    db.run(row + ":member, :group)")
 
 
 # Templates and schedules.
@@ -893,7 +903,7 @@ def test_the_number_of_an_event_is_never_given_again(db: Attacked) -> None:
 )
 def test_history_is_not_deleted(db: Attacked, table: str, message: str) -> None:
     db.run("insert into artifacts select run_id, 'a.md', 'there', 1 from runs where job_id = :completed")
-    db.run("insert into occurrences values (:schedule, 7, null, 1, 'skipped', 'missed', null, null)")
+    db.run("insert into occurrences values (:schedule, 7, null, 1, 'skipped', 'missed', null, null, null)")
     reserved(db, "first", "default")
     db.run(WAIT, id="d", arrival=9, status="WAITING")
 
@@ -917,7 +927,7 @@ def test_history_is_not_deleted(db: Attacked, table: str, message: str) -> None:
 def test_no_row_of_history_is_replaced_by_itself(db: Attacked, table: str, message: str) -> None:
     """Else OR REPLACE would delete a row and put another in its place, past every rule about changes."""
     db.run("insert into artifacts select run_id, 'a.md', 'there', 1 from runs where job_id = :completed")
-    db.run("insert into occurrences values (:schedule, 7, null, 1, 'skipped', 'missed', null, null)")
+    db.run("insert into occurrences values (:schedule, 7, null, 1, 'skipped', 'missed', null, null, null)")
     reserved(db, "first", "default")
     db.run(WAIT, id="d", arrival=9, status="WAITING")
 
@@ -1023,8 +1033,8 @@ def test_an_outage_is_of_failures_and_is_probed_while_it_is_held(db: Attacked) -
             f"insert into reservations values ('first', {caller}, '{office}', 1, 'caller', 2, 'RELEASED')"
             for caller, office in (("null", "nowhere"), ("'nobody'", "default"))
         ),
-        "insert into occurrences values (:schedule, 7, null, 1, 'fired', null, null, 'nobody')",
-        "insert into occurrences values ('nobody', 7, null, 1, 'skipped', 'missed', null, null)",
+        "insert into occurrences values (:schedule, 7, null, 1, 'fired', null, null, 'nobody', null)",
+        "insert into occurrences values ('nobody', 7, null, 1, 'skipped', 'missed', null, null, null)",
         "update schedules set template_id = 'nobody'",
         "update schedules set office_id = 'nowhere'",
         "update jobs set lane_id = 777 where job_id = :queued",
@@ -1294,7 +1304,7 @@ def test_every_rule_of_the_schema_is_attacked_here_or_in_a_file_of_its_own(db: A
         "job_follows", "job_frozen", "job_identity", "job_inserted_once", "job_kept", "job_moves", "job_runs_with_run",
         "job_takes_free_worker", "key_first_is_admin", "key_fixed", "key_last_admin",
         "node_comes_back_anew",
-        "occurrence_fixed", "occurrence_inserted_once", "occurrence_kept",
+        "occurrence_fixed", "occurrence_inserted_once", "occurrence_kept", "occurrence_of_group",
         "schedule_identity", "schedule_inserted_once", "schedule_kept", "schedule_renamed", "template_identity",
         "template_inserted_once", "template_kept", "template_renamed", "template_stays",
         "reservation_has_caller", "reservation_identity", "reservation_inserted_once", "reservation_kept",
@@ -1365,7 +1375,8 @@ async def submit_every_kind(scheduler: Scheduler) -> dict[str, str]:
     names["queued"] = (await scheduler.submit("work")).job_id
     names["other_queued"] = (await scheduler.submit("work", depends_on=[names["queued"]])).job_id
     names["keyed"] = (await scheduler.submit("work", unique_key="key")).job_id
-    _, members = await scheduler.submit_group([NewJob(job_type="work"), NewJob(job_type="work")])
+    group, members = await scheduler.submit_group([NewJob(job_type="work"), NewJob(job_type="work")])
+    names["group"] = group.group_id
     template = await scheduler.templates.create(name="template", job_type="work")
     await scheduler.templates.create(name="gone", job_type="work")
     names["template"] = template.template_id

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -208,6 +209,14 @@ def only(found: list[str], kind: str, text: str) -> str:
         some = ", ".join(found[:SHOWN]) + (", …" if len(found) > SHOWN else "")
         raise Invalid(f"{text!r} matches several: {some}; give more of the id")
     return found[0]
+
+
+def json_file(file: str) -> Any:
+    """Returns the JSON of a file; `-` is stdin."""
+    try:
+        return json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{file} cannot be read as JSON: {error}") from error
 
 
 def follow_up(

@@ -30,6 +30,7 @@ Count = Annotated[int, typer.Option("--count", "-n", min=1, max=500, help="How m
 
 # Of jobs.
 Type = Annotated[str, typer.Argument(metavar="TYPE", help="The job type.", show_default=False)]
+OptionalType = Annotated[str | None, typer.Argument(metavar="TYPE", help="The job type.", show_default=False)]
 Webhook = Annotated[str | None, typer.Option(metavar="URL", help="Send a message there when a run ends.")]
 WebhookFormat = Annotated[str | None, typer.Option(help="The form of the message: slack, discord or ntfy.")]
 Retries = Annotated[int | None, typer.Option(min=0, help="At most so many automatic retries; 0 is none.")]

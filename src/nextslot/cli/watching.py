@@ -15,7 +15,7 @@ from . import output
 from .session import Session
 
 if TYPE_CHECKING:
-    from nextslot.client import Client, Direct, Ended, JobDetail, Update
+    from nextslot.client import Client, Direct, Ended, GroupDetail, JobDetail, Update
 
 SUCCESS = ("COMPLETED", "SKIPPED")
 # The exit code by which shells report a program that Ctrl-C ended.
@@ -66,6 +66,24 @@ def wait(session: Session, job_id: str, *, follow: bool) -> None:
     ended = Ended(last)
     session.show(last.json, lambda: _print_end(ended))
     if not ended.is_success:
+        raise typer.Exit(1)
+
+
+def wait_for_group(session: Session, group: "GroupDetail") -> None:
+    """Waits until all chains of a group have ended. The exit code says whether all succeeded."""
+    try:
+        if not session.is_json:
+            output.remark(f"submitted {group.group_id}")
+        with Line().shown() as line:
+            for place, job in enumerate(group.jobs, 1):
+                line.update(f"{job.title or job.job_type}, {place} of {len(group.jobs)}", place / len(group.jobs))
+                session.client.wait(job.job_id)
+    except KeyboardInterrupt:
+        output.remark(f"\nthe group continues: `nextslot group show {group.group_id}` shows it")
+        raise typer.Exit(INTERRUPTED) from None
+    ended = session.client.group(group.group_id)
+    session.say(ended.json, f"{ended.status} {ended.group_id}: {ended.succeeded} of {ended.members} succeeded")
+    if ended.status != "COMPLETED":
         raise typer.Exit(1)
 
 

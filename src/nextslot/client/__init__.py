@@ -12,6 +12,7 @@ from .values import (
     JobDetail,
     JobType,
     Node,
+    Occurrence,
     Page,
     Queue,
     Run,
@@ -23,5 +24,6 @@ from .values import (
 
 __all__ = [
     "AsyncClient", "Client", "Direct", "Ended", "Event", "Group", "GroupDetail", "Job", "JobDetail", "JobType",
-    "NoAnswer", "Node", "OutcomeUnknown", "Page", "Queue", "Rejected", "Run", "Schedule", "Template", "Update", "Why",
+    "NoAnswer", "Node", "Occurrence", "OutcomeUnknown", "Page", "Queue", "Rejected", "Run", "Schedule", "Template",
+    "Update", "Why",
 ]  # fmt: skip

@@ -105,6 +105,9 @@ class QuotaChanges(TypedDict, total=False):
 
 
 class TemplatePutOptions(TypedDict, total=False):
+    jobs: Sequence[NewJob] | None
+    mode: str | None
+    on_failure: str | None
     params: Json
     retry_policy: Json | None
     timeout_seconds: float | None
@@ -120,7 +123,7 @@ class TemplateOptions(TemplatePutOptions, total=False):
 
 class TemplateChanges(TemplateOptions, total=False):
     name: str
-    job_type: str
+    job_type: str | None
 
 
 class SchedulePutOptions(TypedDict, total=False):

@@ -19,6 +19,7 @@ from .options import (
 )
 from .values import (
     Delivery,
+    GroupDetail,
     Job,
     Json,
     Key,
@@ -38,19 +39,30 @@ class Templates(Collection[Way, Template]):
 
     @verb
     def create(
-        self, name: str, job_type: str, *, idempotency_key: str | None = None, **options: Unpack[TemplateOptions]
+        self,
+        name: str,
+        job_type: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[TemplateOptions],
     ) -> Operation[Template]:
-        body = {"name": name, "job_type": job_type, **options}
+        """Creates a template that makes one job of `job_type`, or a group of `jobs`."""
+        body = {"name": name, **given(job_type=job_type), **options}
         return self._ask(create("/api/job-templates", body, idempotency_key), Template.read)
 
     @verb
     def put(
-        self, name: str, job_type: str, *, office_id: str | None = None, **options: Unpack[TemplatePutOptions]
+        self,
+        name: str,
+        job_type: str | None = None,
+        *,
+        office_id: str | None = None,
+        **options: Unpack[TemplatePutOptions],
     ) -> Operation[tuple[Template, bool]]:
         """Makes the template of this name what the arguments say, and a new one if there is none. Returns whether it
         is new."""
         path = f"/api/job-templates/by-name/{part(name)}"
-        return self._put(path, office_id, {"job_type": job_type, **options}, Template.read)
+        return self._put(path, office_id, {**given(job_type=job_type), **options}, Template.read)
 
     @verb
     def get(self, template_id: str) -> Operation[Template]:
@@ -133,10 +145,10 @@ class Schedules(Subject[Way]):
         priority: int | None = None,
         *,
         idempotency_key: str | None = None,
-    ) -> Operation[Job]:
-        """Submits a job of a schedule now, besides its occurrences."""
+    ) -> Operation[Job | GroupDetail]:
+        """Submits a job of a schedule now, besides its occurrences; or the group, if its template makes one."""
         body = given(params=params, priority=priority)
-        return self._ask(create(f"/api/schedules/{part(schedule_id)}/trigger", body, idempotency_key), Job.read)
+        return self._ask(create(f"/api/schedules/{part(schedule_id)}/trigger", body, idempotency_key), _triggered)
 
     @verb
     def upcoming(
@@ -164,6 +176,10 @@ class Schedules(Subject[Way]):
     ) -> Operation[Page[Occurrence]]:
         """Returns the outcome of each planned instant, newest first."""
         return self._page(Occurrence, f"/api/schedules/{part(schedule_id)}/occurrences", limit, cursor)
+
+
+def _triggered(json: Json) -> Job | GroupDetail:
+    return Job.read(json) if "job_id" in json else GroupDetail.read(json)
 
 
 class Webhooks(Collection[Way, Webhook]):

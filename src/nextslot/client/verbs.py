@@ -114,10 +114,28 @@ class Verbs(JobVerbs[Way]):
         on_failure: str = "stop",
         name: str | None = None,
         *,
+        webhook: Json | None = None,
         idempotency_key: str | None = None,
     ) -> Operation[GroupDetail]:
         """Submits jobs as a group, one after the other (`sequential`) or at the same time (`parallel`)."""
-        body = {"jobs": list(jobs), "mode": mode, "on_failure": on_failure, **given(name=name)}
+        body = {"jobs": list(jobs), "mode": mode, "on_failure": on_failure, **given(name=name, webhook=webhook)}
+        return self._ask(create("/api/job-groups", body, idempotency_key), GroupDetail.read)
+
+    @verb
+    def submit_group_from(
+        self,
+        template_id: str,
+        params: Json | None = None,
+        priority: int | None = None,
+        *,
+        name: str | None = None,
+        office_id: str | None = None,
+        webhook: Json | None = None,
+        idempotency_key: str | None = None,
+    ) -> Operation[GroupDetail]:
+        """Submits the group of a template; `params` and `priority` go to every job of it."""
+        options = given(params=params, priority=priority, name=name, office_id=office_id, webhook=webhook)
+        body = {"template_id": template_id, **options}
         return self._ask(create("/api/job-groups", body, idempotency_key), GroupDetail.read)
 
     @verb

@@ -9,7 +9,7 @@ from .direct import Direct, DirectFields, DirectStatus, Reservation
 from .events import Event
 from .failures import RETRYABLE, Backoff, Decision, FailureKind, RetryPolicy
 from .forecast import Confidence, Expected, Forecast, Reason, Why
-from .groups import Group, GroupMode, GroupStatus, OnFailure
+from .groups import Group, GroupMode, GroupStatus, NewGroup, OnFailure
 from .jobs import (
     DEFAULT_OFFICE,
     TRANSITIONS,
@@ -32,13 +32,13 @@ from .schedules import CatchUp, Occurrence, Overlap, Schedule, ScheduleFields, S
 from .webhooks import Attempt, Delivery, DeliveryFields, DeliveryStatus, Webhook
 
 __all__ = [
-    "DEFAULT_OFFICE", "MAX_PRIORITY", "PYTHON", "RETRYABLE", "ROLE_SETTINGS", "ROLE_TIMEOUTS", "TRANSITIONS",
-    "URGENT", "Actor", "Artifact", "Attempt",
-    "AuditEntry", "Backoff", "CancelMode", "CatchUp", "ChainEnd", "Confidence", "Decision", "Delivery",
-    "DeliveryFields", "DeliveryStatus", "Direct", "DirectFields", "DirectStatus", "Event", "Expected", "FailureKind",
-    "Forecast", "Group", "GroupMode", "GroupStatus", "Held", "Job", "JobDetail", "JobFields", "JobStatus", "Json",
-    "Key", "KeyFields", "Lane", "Limit", "Listed", "NewJob", "NewKey", "Node", "Occurrence", "Office", "OfficeFields",
-    "OfficeStatus", "OnDependencyFailure", "OnFailure", "Outcome", "Overlap", "Page", "Placed", "QueuePage", "Quotas",
-    "Reason", "RequestContext", "Reservation", "RetryPolicy", "Run", "RunStatus", "Schedule", "ScheduleFields",
-    "SchedulerStatus", "Scope", "SkipReason", "Stage", "Template", "Upcoming", "Webhook", "Why", "default_office",
+    "DEFAULT_OFFICE", "MAX_PRIORITY", "PYTHON", "RETRYABLE", "ROLE_SETTINGS", "ROLE_TIMEOUTS", "TRANSITIONS", "URGENT",
+    "Actor", "Artifact", "Attempt", "AuditEntry", "Backoff", "CancelMode", "CatchUp", "ChainEnd", "Confidence",
+    "Decision", "Delivery", "DeliveryFields", "DeliveryStatus", "Direct", "DirectFields", "DirectStatus", "Event",
+    "Expected", "FailureKind", "Forecast", "Group", "GroupMode", "GroupStatus", "Held", "Job", "JobDetail", "JobFields",
+    "JobStatus", "Json", "Key", "KeyFields", "Lane", "Limit", "Listed", "NewGroup", "NewJob", "NewKey", "Node",
+    "Occurrence", "Office", "OfficeFields", "OfficeStatus", "OnDependencyFailure", "OnFailure", "Outcome", "Overlap",
+    "Page", "Placed", "QueuePage", "Quotas", "Reason", "RequestContext", "Reservation", "RetryPolicy", "Run",
+    "RunStatus", "Schedule", "ScheduleFields", "SchedulerStatus", "Scope", "SkipReason", "Stage", "Template",
+    "Upcoming", "Webhook", "Why", "default_office",
 ]  # fmt: skip

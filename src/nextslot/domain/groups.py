@@ -1,11 +1,12 @@
 """Groups of jobs, sequential or parallel."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Generic
 
 from .bounds import Json
 from .declared_values import At, Id, InternalLater, Says, Value
+from .jobs import DEFAULT_OFFICE, NewJob
 
 
 class GroupMode(StrEnum):
@@ -27,6 +28,27 @@ class GroupStatus(StrEnum):
     CANCELLED = "CANCELLED"
 
 
+class NewGroup(Value):
+    """A request for a group: its jobs in order, or a template that has them.
+
+    `params` and `priority` go to every job of the template. A group whose jobs are here and that names a template was
+    completed by it.
+    """
+
+    jobs: Sequence[NewJob] = ()
+    mode: GroupMode | None = None
+    on_failure: OnFailure | None = None
+    name: str | None = None
+    # Gets one message, when all jobs have ended.
+    webhook: Mapping[str, Json] | None = None
+    template_id: str | None = None
+    schedule_id: str | None = None
+    office_id: str = DEFAULT_OFFICE
+    params: Mapping[str, Json] | None = None
+    priority: int | None = None
+    created_by: str | None = None
+
+
 class Group(Value, Generic[At]):
     group_id: Id
     office_id: str
@@ -42,5 +64,7 @@ class Group(Value, Generic[At]):
     ended: Annotated[int, Says("How many members have ended; a member counts by the last job of its chain")] = 0
     succeeded: int = 0
     cancelled: int = 0
+    template_id: Annotated[str | None, Says("The template that made it")] = None
+    schedule_id: Annotated[str | None, Says("The schedule that made it")] = None
     # What a cancel asked for that goes on in small transactions: `reason` and `interrupt`.
     cancel_request: InternalLater[Mapping[str, Json] | None] = None

@@ -10,6 +10,7 @@ from nextslot.system.instant import Instant
 
 from .bounds import Json, Priority, Seconds, Text
 from .declared_values import At, Id, Internal, Says, Value
+from .groups import GroupMode, OnFailure
 from .jobs import DEFAULT_OFFICE
 
 
@@ -39,11 +40,15 @@ class SkipReason(StrEnum):
 
 
 class Template(Value, Generic[At]):
-    """A reusable job definition. None means not given: the type or the office has the default."""
+    """A reusable definition of one job, or of a group of `jobs` that may depend on each other by `key`.
+
+    None means not given: the type or the office has the default. What the template of a group says is the default of
+    its jobs, except `webhook`, which gets one message when all of them have ended.
+    """
 
     template_id: Id
     name: Text
-    job_type: Text
+    job_type: Annotated[Text | None, Says("null: it makes a group", asked="Or `jobs`: one of the two is needed")] = None
     params: Annotated[Mapping[str, Json], Says(asked="What a job needs besides, it must be given")] = field(
         default_factory=dict
     )
@@ -56,6 +61,13 @@ class Template(Value, Generic[At]):
     office_id: Annotated[str, Says("Its jobs and schedules are of this office", asked="It stays in its office")] = (
         DEFAULT_OFFICE
     )
+    jobs: Annotated[
+        tuple[Mapping[str, Json], ...] | None, Says("The jobs of a group, as in POST /api/job-groups; null: one job")
+    ] = None
+    mode: Annotated[
+        GroupMode | None, Says(asked="Of a group. Default: `parallel` if a job has `depends_on`, else `sequential`")
+    ] = None
+    on_failure: Annotated[OnFailure | None, Says(asked="Of a group. Default: `stop`")] = None
     created_at: At
     archived_at: At | None = None
 
@@ -97,7 +109,8 @@ class Occurrence(Value, Generic[At]):
     outcome: Literal["fired", "skipped"]
     reason: SkipReason | None = None
     detail: str | None = None
-    job_id: str | None = None
+    job_id: Annotated[str | None, Says("The job that it made; of a group the first one")] = None
+    group_id: Annotated[str | None, Says("The group that it made, if its template makes one")] = None
 
 
 class Upcoming(Value):

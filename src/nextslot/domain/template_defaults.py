@@ -1,11 +1,11 @@
-"""What a job gets from its template, its schedule and its request: the later ones override the earlier ones."""
+"""What a job or a group gets from its template, its schedule and its request: the later ones override the earlier."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from nextslot.system.instant import Instant
 
-from . import Json, NewJob, RetryPolicy, Schedule, Template
+from . import Json, NewGroup, NewJob, RetryPolicy, Schedule, Template
 from .declared_values import declared
 
 # The fields of a template that its jobs have too.
@@ -27,7 +27,11 @@ def from_template(new: NewJob, template: Template) -> NewJob:
         missing.pop("priority", None)
     # Parameters that are not an object stay as they are, and are refused later.
     params = merged(template.params, new.params) if isinstance(new.params, Mapping) else new.params
-    changes = {"job_type": template.job_type, "params": params, "retry_policy": _retry_policy(new, template)}
+    changes = {
+        "job_type": template.job_type or new.job_type,
+        "params": params,
+        "retry_policy": _retry_policy(new, template),
+    }
     return replace(new, **missing | changes)
 
 
@@ -47,6 +51,59 @@ def of_schedule(
         title=schedule.name,
         scheduled_for=instant,
         schedule_id=schedule.schedule_id,
+    )
+
+
+def members(
+    template: Template, params: Mapping[str, Json] | None = None, priority: int | None = None, **of_each: object
+) -> list[NewJob]:
+    """Makes the jobs of a template that makes a group; the given parameters and priority go to every one."""
+    # The group has the template's webhook, so that one message tells of its end.
+    defaults = template._replace(webhook=None)
+    same = {"template_id": template.template_id, "office_id": template.office_id, **of_each}
+    made = [from_template(NewJob(**fields)._replace(**same), defaults) for fields in template.jobs or ()]
+    if priority is not None:
+        made = [new._replace(priority=priority, urgent=False) for new in made]
+    return [new._replace(params=merged(new.params, params)) for new in made] if params else made
+
+
+def group_of_template(wanted: NewGroup, template: Template) -> NewGroup:
+    """Returns the request for a group, completed by its template."""
+    return wanted._replace(
+        jobs=members(template, wanted.params, wanted.priority, created_by=wanted.created_by),
+        mode=template.mode,
+        on_failure=template.on_failure,
+        name=wanted.name or template.name,
+        webhook=wanted.webhook or template.webhook,
+        office_id=template.office_id,
+    )
+
+
+def group_of_schedule(
+    schedule: Schedule,
+    template: Template,
+    instant: Instant | None,
+    params: Mapping[str, Json] | None = None,
+    priority: int | None = None,
+) -> NewGroup:
+    """Makes the group of an occurrence, or of a trigger by hand; the schedule's overrides go to every job."""
+    made = members(
+        template,
+        merged(schedule.param_overrides, params),
+        priority if priority is not None else schedule.priority,
+        office_id=schedule.office_id,
+        schedule_id=schedule.schedule_id,
+        scheduled_for=instant,
+    )
+    return NewGroup(
+        jobs=[new._replace(title=new.title or schedule.name) for new in made],
+        mode=template.mode,
+        on_failure=template.on_failure,
+        name=schedule.name,
+        webhook=template.webhook,
+        template_id=template.template_id,
+        schedule_id=schedule.schedule_id,
+        office_id=schedule.office_id,
     )
 
 

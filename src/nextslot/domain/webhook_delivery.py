@@ -19,6 +19,7 @@ from .bounds import must_be
 RUN_EVENTS = ("job.run.completed", "job.run.failed", "job.run.skipped")
 JOB_EVENTS = (*RUN_EVENTS, "job.failed_permanently", "job.cancelled")
 EVENTS = (*JOB_EVENTS, "group.finished", "schedule.skipped")
+GROUP_EVENTS = ("group.finished",)
 DIRECT_EVENTS = ("direct.completed", "direct.failed", "direct.skipped")
 # The events that an office's webhook gets unless it lists others; spec 14.8 has it notified of permanent failures.
 OFFICE_EVENTS = (*RUN_EVENTS, "job.failed_permanently")

@@ -14,6 +14,7 @@ from nextslot.domain import (
     GroupMode,
     Job,
     Json,
+    NewGroup,
     NewJob,
     OnFailure,
     RequestContext,
@@ -206,31 +207,51 @@ class Services:
         on_failure: OnFailure | str = OnFailure.STOP,
         name: str | None = None,
         idempotency_key: str | None = None,
+        webhook: Mapping[str, Json] | None = None,
     ) -> tuple[Group, list[Job]]:
-        """Puts a group of jobs into the queue, to run one after the other or side by side."""
-        wanted = arguments.with_instants(wanted)
-        group, accepted = await self.accept_group(wanted, mode, on_failure, name, idempotency_key)
+        """Puts a group of jobs into the queue, to run one after the other or side by side. `webhook` gets a message
+        when all of them have ended.
+        """
+        new = NewGroup(
+            jobs=arguments.with_instants(wanted),
+            mode=arguments.choice(GroupMode, mode, "mode"),
+            on_failure=arguments.choice(OnFailure, on_failure, "on_failure"),
+            name=name,
+            webhook=webhook,
+        )
+        group, accepted = await self.accept_group(new, idempotency_key)
         return group, [one.job for one in accepted]
 
-    async def accept_group(
+    async def submit_group_from(
         self,
-        wanted: Sequence[NewJob],
-        mode: GroupMode | str = GroupMode.SEQUENTIAL,
-        on_failure: OnFailure | str = OnFailure.STOP,
+        template_id: str,
+        params: Mapping[str, Json] | None = None,
+        priority: int | None = None,
+        *,
         name: str | None = None,
+        office_id: str = DEFAULT_OFFICE,
+        webhook: Mapping[str, Json] | None = None,
         idempotency_key: str | None = None,
-    ) -> tuple[Group, list[Accepted]]:
-        """Does the same as `submit_group`, and returns with each job whether it is new or existed before."""
-        mode = arguments.choice(GroupMode, mode, "mode")
-        on_failure = arguments.choice(OnFailure, on_failure, "on_failure")
-        intake, office_id = self._runtime.intake, wanted[0].office_id if wanted else None
-        content = [*wanted, mode, on_failure, name]
+    ) -> tuple[Group, list[Job]]:
+        """Puts the group of a template into the queue; `params` and `priority` go to every job of it."""
+        new = NewGroup(
+            template_id=template_id, params=params, priority=priority, name=name, office_id=office_id, webhook=webhook
+        )
+        group, accepted = await self.accept_group(new, idempotency_key)
+        return group, [one.job for one in accepted]
+
+    async def accept_group(self, new: NewGroup, idempotency_key: str | None = None) -> tuple[Group, list[Accepted]]:
+        """Does the same as `submit_group` or `submit_group_from`, and returns with each job whether it is new or
+        existed before.
+        """
+        intake, office_id = self._runtime.intake, new.jobs[0].office_id if new.jobs else new.office_id
+        content: list[object] = [*new.jobs, new.mode, new.on_failure, new.name]
+        if new.template_id is not None or new.webhook is not None:
+            content += [new.template_id, new.params, new.priority, new.webhook]
         once: Once[tuple[Group, list[Accepted]]] = Once("groups", office_id, content, lambda made: [made[0].group_id])
         try:
             return await self._access.with_key(idempotency_key).create(
-                lambda tx: intake.accept_group(tx, wanted, mode, on_failure, name, self._clock.now()),
-                len(wanted),
-                once,
+                lambda tx: intake.accept_group(tx, new, self._clock.now()), len(new.jobs) or 1, once
             )
         except Replayed as known:
             (group_id,) = known.ids

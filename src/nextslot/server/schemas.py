@@ -96,6 +96,8 @@ class Body(BaseModel):
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, list) and value and isinstance(value[0], Body):
+        return [one.given() for one in value]
     return value.given() if isinstance(value, Body) else value
 
 

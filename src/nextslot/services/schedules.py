@@ -5,14 +5,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from nextslot.domain import DEFAULT_OFFICE, Job, Json, Occurrence, Page, Schedule, Upcoming, cron
+from nextslot.domain import DEFAULT_OFFICE, Group, Job, Json, Occurrence, Page, Schedule, Upcoming, cron
 from nextslot.domain.request_checks import MAX_INSTANT
 from nextslot.engine.schedules.schedule_settings import ScheduleSettings
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger, open_span
 from nextslot.engine.submit.idempotency import Once
-from nextslot.errors import Invalid
+from nextslot.errors import Invalid, NotFound
 from nextslot.store.contract import Tx
-from nextslot.store.tables import occurrences, schedules, templates
+from nextslot.store.tables import groups, jobs, occurrences, schedules, templates
 from nextslot.system.instant import Instant
 
 from .arguments import found, instant
@@ -70,13 +70,24 @@ class ScheduleService:
 
     async def trigger(
         self, schedule_id: str, *, params: dict[str, Json] | None = None, priority: int | None = None
-    ) -> Job:
-        """Makes a job of a schedule now, by hand; the ledger has no occurrence for it."""
+    ) -> Job | Group:
+        """Makes a job, or the group, of a schedule now, by hand; the ledger has no occurrence for it."""
         content = [schedule_id, params, priority]
-        once: Once[Job] = Once("trigger", self._access.context.office_id, content, lambda made: [made.job_id])
+        once: Once[Job | Group] = Once("trigger", self._access.context.office_id, content, _ids)
         return await self._access.create(
             lambda tx: self._trigger.trigger(tx, schedule_id, params, priority, self._access.clock.now()), once=once
         )
+
+    async def made(self, made_id: str) -> Job | Group:
+        """Returns the job or the group that an earlier trigger made."""
+
+        def read(tx: Tx) -> Job | Group | None:
+            return jobs.get(tx, made_id) or groups.get(tx, made_id)
+
+        made: Job | Group | None = await self._access.read(read)
+        if made is None:
+            raise NotFound("job or group", made_id)
+        return made
 
     async def get(self, schedule_id: str) -> Schedule:
         """Returns a schedule, even a deleted one."""
@@ -129,6 +140,10 @@ class ScheduleService:
             return stored if going_on is None else [going_on, *stored]
 
         return await read_page(self._access, "occurrences", END_OF_TIME, cursor, limit, read, "instant")
+
+
+def _ids(made: Job | Group) -> list[str]:
+    return [made.job_id if isinstance(made, Job) else made.group_id]
 
 
 def _coming(plan: cron.Cron, after: Instant, count: int) -> list[Upcoming]:

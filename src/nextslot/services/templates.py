@@ -24,7 +24,8 @@ class TemplateService:
 
     async def create(self, **fields: Any) -> Template:
         """Makes a template of `name` and `job_type`; optional are `params`, `priority`, `timeout_seconds`,
-        `retry_policy`, `resources`, `webhook`, `description`, `office_id`."""
+        `retry_policy`, `resources`, `webhook`, `description`, `office_id`. One that makes a group has `jobs` in place
+        of `job_type`, and optionally `mode` and `on_failure`."""
         once: Once[Template] = Once("templates", fields.get("office_id"), fields, lambda made: [made.template_id])
 
         def work(tx: Tx) -> Template:

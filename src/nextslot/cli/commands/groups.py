@@ -1,8 +1,5 @@
 """Commands about groups: jobs that belong together."""
 
-import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,10 +49,7 @@ def add(
 
 
 def _jobs(file: str) -> Any:
-    try:
-        found = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"{file} cannot be read as JSON: {error}") from error
+    found = arguments.json_file(file)
     if not isinstance(found, list):
         raise typer.BadParameter(f"{file} does not contain a JSON list; write a list of jobs")
     return found

@@ -1,6 +1,7 @@
 """Commands about jobs: submit, list, show, change, cancel, retry, move."""
 
 import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -99,10 +100,25 @@ def submitted(session: Session, job: "Job", *, wait: bool, follow: bool) -> None
 
 def parsed_params(session: Session, job_type: str, params: list[str] | None) -> dict[str, Any]:
     """Parses parameters by the type's schema. An unknown type is left to the server to refuse."""
+    return parsed_for_all(session, [job_type], params)
+
+
+def parsed_for_all(session: Session, job_types: Sequence[str], params: list[str] | None) -> dict[str, Any]:
+    """Parses parameters that several types get; the first type whose schema has a parameter says what it is."""
     if not params:
         return {}
     types = {one.job_type: one.params_schema for one in session.client.job_types()}
-    return arguments.parameters(params, types.get(job_type, {}))
+    schemas = [types.get(job_type, {}) for job_type in job_types]
+    return {
+        name: value
+        for given in params
+        for name, value in arguments.parameters([given], _that_knows(given, schemas)).items()
+    }
+
+
+def _that_knows(given: str, schemas: Sequence[arguments.Schema]) -> arguments.Schema:
+    key = given.partition("=")[0].removesuffix(":")
+    return next((schema for schema in schemas if key in schema.get("properties", {})), schemas[0])
 
 
 def run(

@@ -1,6 +1,6 @@
 """Commands about schedules, which create jobs from templates by cron expressions."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -11,7 +11,7 @@ from nextslot.cli.session import Session, add_group, with_parameters_of
 from . import jobs, templates
 
 if TYPE_CHECKING:
-    from nextslot.client import Schedule
+    from nextslot.client import GroupDetail, Job, Occurrence, Schedule
 
 Which = Annotated[str, typer.Argument(metavar="SCHEDULE", help="The schedule's name or id.", show_default=False)]
 
@@ -52,7 +52,9 @@ def _fields(
     catch_up: Annotated[
         str | None, typer.Option(help="Which missed occurrences fire: latest (default), all or none.")
     ] = None,
-    overlap: Annotated[str | None, typer.Option(help="While the previous job runs: allow (default) or skip.")] = None,
+    overlap: Annotated[
+        str | None, typer.Option(help="While the previous job or group runs: allow (default) or skip.")
+    ] = None,
     priority: Priority = None,
     disabled: Annotated[bool, typer.Option("--disabled", help="Create it disabled.")] = False,
 ) -> Any:
@@ -67,7 +69,7 @@ def _fields(
         overlap=overlap,
         priority=priority,
         enabled=False if disabled else None,
-        param_overrides=jobs.parsed_params(session, found.job_type, params) if params else None,
+        param_overrides=jobs.parsed_for_all(session, templates.types_of(found), params) if params else None,
     )
 
 
@@ -103,7 +105,7 @@ def change(
     )
     if params:
         template = templates.find(session, found.template_id)
-        new = jobs.parsed_params(session, template.job_type, params)
+        new = jobs.parsed_for_all(session, templates.types_of(template), params)
         changes["param_overrides"] = {**(found.param_overrides or {}), **new}
     if not changes:
         raise typer.BadParameter("nothing to change was given; give key=value, --cron, --timezone or another option")
@@ -162,18 +164,31 @@ def occurrences(
 ) -> None:
     """Show past occurrences and their outcomes, newest first."""
     page = session.client.schedules.occurrences_page(find(session, schedule).schedule_id, limit)
-    rows = [
-        [one.instant, one.count, output.coloured(one.outcome), one.reason or "", output.short(one.job_id)]
-        for one in page.items
-    ]
-    headings = ("WHEN", "COUNT", "OUTCOME", "REASON", "JOB")
+    rows = [[one.instant, one.count, output.coloured(one.outcome), one.reason or "", _made(one)] for one in page.items]
+    headings = ("WHEN", "COUNT", "OUTCOME", "REASON", "MADE")
     session.list(page.json, headings, rows, "nothing yet")
 
 
-def trigger(session: Session, schedule: Which) -> None:
-    """Create a job from a schedule now."""
-    job = session.client.schedules.trigger(find(session, schedule).schedule_id)
-    session.say(job.json, job.job_id)
+def _made(one: "Occurrence") -> str:
+    return f"group {output.short(one.group_id)}" if one.group_id else output.short(one.job_id)
+
+
+def trigger(
+    session: Session,
+    schedule: Which,
+    params: Params = None,
+    priority: Priority = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job or the group has ended.")] = False,
+) -> None:
+    """Create a job, or the group, of a schedule now; given parameters replace its own."""
+    found = find(session, schedule)
+    types = templates.types_of(session.client.templates.get(found.template_id)) if params else []
+    given = jobs.parsed_for_all(session, types, params) or None
+    made = session.client.schedules.trigger(found.schedule_id, given, priority)
+    if "job_id" in made.json:
+        jobs.submitted(session, cast("Job", made), wait=wait, follow=False)
+    else:
+        templates.submitted_group(session, cast("GroupDetail", made), wait=wait)
 
 
 def enable(session: Session, schedule: Which) -> None:

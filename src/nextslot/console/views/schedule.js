@@ -28,8 +28,8 @@ export default function Schedule({ place }) {
   const again = () => (one.again(), coming.again(), ledger.again());
   const act = (work, words) => attempt(work, words).then((done) => (again(), done));
   const trigger = async () => {
-    const job = await act(() => post(`${path}/trigger`), "A job was made.");
-    if (job) go(["jobs", job.job_id]);
+    const made = await act(() => post(`${path}/trigger`), "It is in the queue.");
+    if (made) go(made.job_id ? ["jobs", made.job_id] : ["groups", made.group_id]);
   };
   const drop = async () => {
     const sure = await ask({
@@ -163,13 +163,17 @@ function Ledger({ items, isCut, error, month }) {
     ${
       items.length
         ? html`<${Scroll} label="Ledger"><table><thead><tr><th>Planned for</th><th>Outcome</th>
-      <th>Reason</th><th class="number">Count</th><th>Job</th></tr></thead>
+      <th>Reason</th><th class="number">Count</th><th>Made</th></tr></thead>
       <tbody>${items.slice(0, 500).map(
         (one) => html`<tr key=${one.instant}><td class="tight">
         <${When} at=${one.instant} absolute />${one.until && html` to <${When} at=${one.until} absolute />`}</td>
         <td class="tight"><${Status} status=${one.outcome} /></td>
           <td>${one.reason || ""} <span class="dim">${one.detail || ""}</span></td>
-          <td class="number">${count(one.count || 1)}</td><td><${Id} id=${one.job_id} to="jobs" /></td></tr>`,
+          <td class="number">${count(one.count || 1)}</td><td>${
+            one.group_id
+              ? html`group <${Id} id=${one.group_id} to="groups" />`
+              : html`<${Id} id=${one.job_id} to="jobs" />`
+          }</td></tr>`,
       )}</tbody>
           </table><//>`
         : html`<${Empty}>Nothing in this month.<//>`

@@ -32,7 +32,10 @@ export default function Submit({ place }) {
     return html`<${Empty}>This server knows no job types: its configuration names none.<//>`;
   const template = templates.data.items.find((one) => one.template_id === place.query.template);
   const name = template?.job_type || place.query.type || types.data.items[0].job_type;
-  const type = types.data.items.find((one) => one.job_type === name) || types.data.items[0];
+  // A template that makes a group has no type: its parameters go to every job of it.
+  const type = template?.jobs
+    ? { job_type: "", params_schema: {} }
+    : types.data.items.find((one) => one.job_type === name) || types.data.items[0];
   const choose = (value) =>
     change("submit", {
       ...place.query,
@@ -58,7 +61,7 @@ function Form({ type, template, office, offices, saved }) {
   const start = useMemo(() => initial(schema, template?.params), []);
   const [params, setParams] = useState(start);
   const [isRaw, setRaw] = useState(!schema.properties);
-  const [text, setText] = useState(() => JSON.stringify(template?.params || {}, null, 2));
+  const [text, setText] = useState(() => JSON.stringify(template?.jobs ? {} : template?.params || {}, null, 2));
   const [problems, setProblems] = useState({});
   const form = useRef(null);
   const collected = () => (isRaw ? parsed(text) : read(schema, params));
@@ -78,9 +81,12 @@ function Form({ type, template, office, offices, saved }) {
   const submit = async (event) => {
     event.preventDefault();
     try {
-      const made = await post("api/jobs", body(collected(), valuesOf(event.target), type, template));
+      const values = valuesOf(event.target);
+      const made = template?.jobs
+        ? await post("api/job-groups", groupBody(collected(), values, template))
+        : await post("api/jobs", body(collected(), values, type, template));
       toast("It is in the queue.");
-      go(["jobs", made.job_id]);
+      go(made.job_id ? ["jobs", made.job_id] : ["groups", made.group_id]);
     } catch (error) {
       failed(error);
     }
@@ -138,6 +144,13 @@ function Form({ type, template, office, offices, saved }) {
         }
       </div><//>
       <${Section} title="Options"><div class="body fieldgrid">
+        ${
+          template?.jobs
+            ? html`<p class="dim">Makes a group of ${template.jobs.length} jobs, ${template.mode}. Parameters and
+              priority go to every one.</p>
+        <${Field} name="name" label="Name" maxlength="500" value=${template.name} problem=${problems.name} />
+        <${Field} name="priority" label="Priority (empty: their own)" kind="number" problem=${problems.priority} />`
+            : html`
         <${Field} name="office_id" label="Office" value=${office} options=${known} />
         <${Field} name="title" label="Title" maxlength="500" problem=${problems.title} />
         <${Field} name="priority" label="Priority" kind="number" value=${template?.priority ?? 0}
@@ -148,14 +161,25 @@ function Form({ type, template, office, offices, saved }) {
           problem=${problems.timeout_seconds} />
         <${Field} name="depends_on" label="After the jobs (ids, by comma)" problem=${problems.depends_on} />
         <${Field} name="unique_key" label="Unique key" problem=${problems.unique_key} />
-        <${Field} name="urgent" label="Urgent: before everything else" kind="checkbox" />
+        <${Field} name="urgent" label="Urgent: before everything else" kind="checkbox" />`
+        }
       </div><//>
     </div>
     <div class="actions">
-      <button class="primary">Submit</button>${canWhole("operate") && html`<button type="button"
+      <button class="primary">Submit</button>${canWhole("operate") && !template?.jobs && html`<button type="button"
         onClick=${keep}>Save as a template…</button>`}
       </div>
   </form>`;
+}
+
+function groupBody(params, values, template) {
+  return {
+    template_id: template.template_id,
+    office_id: template.office_id,
+    params,
+    ...(values.name ? { name: values.name } : {}),
+    ...(values.priority !== "" ? { priority: Number(values.priority) } : {}),
+  };
 }
 
 function body(params, values, type, template) {

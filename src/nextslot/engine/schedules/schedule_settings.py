@@ -15,7 +15,7 @@ from nextslot.domain import (
     request_checks,
 )
 from nextslot.domain.declared_values import declared
-from nextslot.domain.template_defaults import of_schedule
+from nextslot.domain.template_defaults import group_of_schedule, of_schedule
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.submit.intake import Intake
@@ -151,7 +151,10 @@ class ScheduleSettings:
             what = "does not exist" if office is None else "is archived"
             raise Invalid(f"the office {schedule.office_id!r} {what}; give another", field="office_id")
         try:
-            self._intake.check([of_schedule(schedule, template, None)], now)
+            if template.jobs is None:
+                self._intake.check([of_schedule(schedule, template, None)], now)
+            else:
+                self._intake.check(group_of_schedule(schedule, template, None).jobs, now)
         except Invalid as error:
             raise Invalid([_for_schedule(problem) for problem in error.problems]) from None
 
@@ -209,4 +212,6 @@ def _for_schedule(problem: Problem) -> Problem:
     """Renames parameter problems for a schedule, which calls parameters `param_overrides`."""
     if problem.field.partition(".")[0] == "params":
         return Problem("param_overrides" + problem.field.removeprefix("params"), problem.problem)
+    if problem.field.startswith("jobs."):
+        return Problem(f"template.{problem.field}", problem.problem)
     return problem

@@ -8,10 +8,13 @@ before or after all of it, and an occurrence is neither lost nor fired twice. It
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from nextslot.domain import (
+    Group,
     Job,
     Json,
+    NewGroup,
     NewJob,
     Occurrence,
     Overlap,
@@ -24,7 +27,7 @@ from nextslot.domain import (
 )
 from nextslot.domain.catch_up import Skipped
 from nextslot.domain.cron import Cron, parse
-from nextslot.domain.template_defaults import of_schedule
+from nextslot.domain.template_defaults import group_of_schedule, of_schedule
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.submit.intake import Intake
 from nextslot.errors import Conflict, Invalid, NotFound
@@ -40,6 +43,21 @@ BATCH = 500
 MOST_JOBS = 1000
 
 
+class _Wanted(NamedTuple):
+    """What an occurrence is to make."""
+
+    schedule: Schedule
+    instant: Instant
+    new: NewJob | NewGroup
+
+
+class _Made(NamedTuple):
+    """The job that an occurrence made, or its group and the first job of that."""
+
+    job: Job
+    group: Group | None = None
+
+
 @dataclass
 class _Batch:
     """The changes of one transaction for the schedules that are due."""
@@ -47,9 +65,9 @@ class _Batch:
     # The handled schedules, each with its next time; and their stored progress.
     planned: list[tuple[Schedule, Instant | None]] = field(default_factory=list)
     advanced: list[Progress] = field(default_factory=list)
-    # The jobs to create, each with its schedule and instant.
-    wanted: list[NewJob] = field(default_factory=list)
-    wanted_by: list[tuple[Schedule, Instant]] = field(default_factory=list)
+    wanted: list[_Wanted] = field(default_factory=list)
+    # How many jobs that is: a group counts by its jobs.
+    jobs: int = 0
     skipped: list[tuple[Schedule, Skipped]] = field(default_factory=list)
     unreadable: list[Schedule] = field(default_factory=list)
     count: int = 0
@@ -89,8 +107,10 @@ class ScheduleTrigger:
 
     def trigger(
         self, tx: Tx, schedule_id: str, params: Mapping[str, Json] | None, priority: int | None, now: Instant
-    ) -> Job:
-        """Creates a job of this schedule by hand, now. It is no occurrence, and ignores `enabled` and `overlap`."""
+    ) -> Job | Group:
+        """Creates a job, or the group, of this schedule by hand, now. It is no occurrence, and ignores `enabled` and
+        `overlap`.
+        """
         schedule = schedules.get(tx, schedule_id)
         if schedule is None or schedule.deleted_at is not None:
             raise NotFound("schedule", schedule_id)
@@ -103,12 +123,12 @@ class ScheduleTrigger:
         problems = list(request_checks.json_problems("params", params)) if params is not None else []
         if problems:
             raise Invalid(problems)
-        [made] = self._intake.accept_each(tx, [of_schedule(schedule, template, None, params, priority)], now)
+        [made] = self._make(tx, [_new(schedule, template, None, params, priority)], now)
         if isinstance(made, Invalid):
             raise made
         progress = Progress(schedule_id, now, schedule.accounted_until, schedule.next_trigger_at)
         schedules.advance(tx, [progress])
-        return made
+        return made.group or made.job
 
     # Recovery.
 
@@ -160,7 +180,7 @@ class ScheduleTrigger:
         at_work = schedules.at_work(tx, skipping) if skipping else set()
         batch = _Batch()
         for schedule in due:
-            if len(batch.wanted) >= MOST_JOBS:
+            if batch.jobs >= MOST_JOBS:
                 break
             cron = _readable(schedule)
             if cron is None:
@@ -180,26 +200,41 @@ class ScheduleTrigger:
             if schedule.overlap is Overlap.SKIP and schedule.schedule_id in at_work:
                 batch.skipped.append((schedule, catch_up.one(instant, SkipReason.OVERLAP)))
                 continue
-            batch.wanted.append(of_schedule(schedule, template, instant))
-            batch.wanted_by.append((schedule, instant))
+            batch.wanted.append(_Wanted(schedule, instant, _new(schedule, template, instant)))
+            batch.jobs += len(template.jobs or "1")
             at_work.add(schedule.schedule_id)
         batch.planned.append((schedule, account.upcoming))
 
     def _store(self, tx: Tx, batch: _Batch, now: Instant) -> None:
-        made = self._intake.accept_each(tx, batch.wanted, now) if batch.wanted else []
+        made = self._make(tx, [one.new for one in batch.wanted], now)
         fired = []
         refused: dict[str, str] = {}
-        for (schedule, instant), job in zip(batch.wanted_by, made, strict=True):
-            if isinstance(job, Job):
-                fired.append(_fired(schedule, instant, job))
+        for (schedule, instant, _), one in zip(batch.wanted, made, strict=True):
+            if isinstance(one, _Made):
+                fired.append(_fired(schedule, instant, one))
                 details = {"schedule_id": schedule.schedule_id, "instant": str(instant)}
-                self._events.note(tx, "schedule_fired", now, schedule.office_id, job.job_id, details=details)
+                if one.group is not None:
+                    details["group_id"] = one.group.group_id
+                self._events.note(tx, "schedule_fired", now, schedule.office_id, one.job.job_id, details=details)
             else:
-                refused[schedule.schedule_id] = str(job)
+                refused[schedule.schedule_id] = str(one)
                 batch.skipped.append((schedule, catch_up.one(instant, SkipReason.REFUSED)))
         occurrences.insert(tx, fired)
         self._account_skipped(tx, [_or_refused(one, refused) for one in batch.skipped], now)
         self._advance(tx, batch, {occurrence.schedule_id for occurrence in fired}, now)
+
+    def _make(self, tx: Tx, wanted: Sequence[NewJob | NewGroup], now: Instant) -> list[_Made | Invalid]:
+        """Creates jobs and groups. Returns for each what was made, or why nothing was."""
+        single = [new for new in wanted if isinstance(new, NewJob)]
+        made = iter(self._intake.accept_each(tx, single, now) if single else ())
+        return [self._made_group(tx, new, now) if isinstance(new, NewGroup) else _made(next(made)) for new in wanted]
+
+    def _made_group(self, tx: Tx, new: NewGroup, now: Instant) -> _Made | Invalid:
+        try:
+            group, (first, *_) = self._intake.accept_group(tx, new, now)
+        except Invalid as error:
+            return error
+        return _Made(first.job, group)
 
     def _advance(self, tx: Tx, batch: _Batch, triggered: set[str], now: Instant) -> None:
         batch.advanced += [
@@ -252,8 +287,29 @@ def _readable(schedule: Schedule) -> Cron | None:
         return None
 
 
-def _fired(schedule: Schedule, instant: Instant, job: Job) -> Occurrence:
-    return Occurrence(schedule_id=schedule.schedule_id, instant=instant, outcome="fired", job_id=job.job_id)
+def _new(
+    schedule: Schedule,
+    template: Template,
+    instant: Instant | None,
+    params: Mapping[str, Json] | None = None,
+    priority: int | None = None,
+) -> NewJob | NewGroup:
+    make = of_schedule if template.jobs is None else group_of_schedule
+    return make(schedule, template, instant, params, priority)
+
+
+def _made(job: Job | Invalid) -> _Made | Invalid:
+    return _Made(job) if isinstance(job, Job) else job
+
+
+def _fired(schedule: Schedule, instant: Instant, made: _Made) -> Occurrence:
+    return Occurrence(
+        schedule_id=schedule.schedule_id,
+        instant=instant,
+        outcome="fired",
+        job_id=made.job.job_id,
+        group_id=None if made.group is None else made.group.group_id,
+    )
 
 
 def _or_refused(skipped: tuple[Schedule, Skipped], refused: Mapping[str, str]) -> tuple[Schedule, Skipped]:

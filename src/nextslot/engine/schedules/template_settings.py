@@ -1,6 +1,6 @@
-"""Templates, reusable job definitions: creates, changes and archives them. Existing jobs stay as they are (INV-005)."""
+"""Templates of jobs and of groups: creates, changes and archives them. Existing jobs stay as they are (INV-005)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from nextslot.errors import (
     Conflict,
     Invalid,
     NotFound,
+    Problem,
     UnknownJobType,
 )
 from nextslot.executors.job_types import resource_units
@@ -27,9 +28,9 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import templates
 from nextslot.system.instant import Instant
 
+from . import template_jobs
 from .schedule_settings import ScheduleSettings, check_given
 
-REQUIRED = ("name", "job_type")
 FIELDS = {one.name for one in declared(Template)} - {"template_id", "created_at", "archived_at"}
 
 
@@ -37,12 +38,13 @@ class TemplateSettings:
     def __init__(self, engine: EngineContext, intake: Intake, schedules: ScheduleSettings, audit: AuditLog) -> None:
         self._chance = engine.chance
         self._intake = intake
+        self._webhooks = engine.webhooks
         self._schedules = schedules
         self._audit = audit
 
     def create(self, tx: Tx, fields: Mapping[str, Any], now: Instant) -> Template:
-        check_given(fields, REQUIRED)
-        blank = Template(template_id=self._chance.new_id(), name="", job_type="", created_at=now)
+        check_given(fields, _required(fields))
+        blank = Template(template_id=self._chance.new_id(), name="", created_at=now)
         template = self._changed(tx, blank, fields, now)
         templates.insert(tx, template)
         self._audit.changed(tx, None, template.to_dict())
@@ -56,7 +58,7 @@ class TemplateSettings:
         given = {**fields, "name": name, "office_id": office_id}
         if known is None:
             return self.create(tx, given, now), True
-        check_given(given, REQUIRED)
+        check_given(given, _required(given))
         return self.change(tx, known, {**dict.fromkeys(FIELDS), **given}, now), False
 
     def change(self, tx: Tx, template_id: str, fields: Mapping[str, Any], now: Instant) -> Template:
@@ -91,6 +93,7 @@ class TemplateSettings:
         if unknown:
             raise Invalid(f"is not a field of a template; use one of {', '.join(sorted(FIELDS))}", field=unknown[0])
         values = _with_defaults(fields)
+        template_jobs.complete(values, before)
         self._check(values, before, now)
         if values.get("resources") is not None:
             values["resources"] = resource_units(values["resources"])
@@ -110,6 +113,13 @@ class TemplateSettings:
         problems = list(request_checks.text_problems("name", name))
         if description is not None:
             problems += request_checks.text_problems("description", description)
+        of_group = {name: all_values.pop(name) for name in ("jobs", "mode", "on_failure")}
+        problems += _kind_problems(all_values["job_type"], of_group)
+        if of_group["jobs"] is not None:
+            if problems:
+                raise Invalid(problems)
+            template_jobs.check(before._replace(**all_values, **of_group), self._intake, self._webhooks, now)
+            return
         try:
             problems += self._intake.problems_so_far(NewJob(**all_values), now)
         except UnknownJobType as error:
@@ -118,6 +128,22 @@ class TemplateSettings:
             problems += error.problems
         if problems:
             raise Invalid(problems)
+
+
+def _required(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    return ("name",) if fields.get("jobs") is not None else ("name", "job_type")
+
+
+def _kind_problems(job_type: str | None, of_group: Mapping[str, Json]) -> Iterator[Problem]:
+    """Checks that a template makes one job, or a group."""
+    if of_group["jobs"] is None:
+        if job_type is None:
+            yield Problem("job_type", "is missing; give it, or `jobs` for a template that makes a group")
+        for name in ("mode", "on_failure"):
+            if of_group[name] is not None:
+                yield Problem(name, "is of a group; give `jobs` too, or leave it out")
+    elif job_type is not None:
+        yield Problem("job_type", "is given beside `jobs`; give one of the two, and null for the other")
 
 
 def _with_defaults(fields: Mapping[str, Any]) -> dict[str, Json]:

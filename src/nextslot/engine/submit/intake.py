@@ -11,6 +11,7 @@ from nextslot.domain import (
     GroupStatus,
     Job,
     Json,
+    NewGroup,
     NewJob,
     Office,
     OnDependencyFailure,
@@ -19,9 +20,10 @@ from nextslot.domain import (
     Stage,
     Template,
     request_checks,
+    webhook_delivery,
 )
 from nextslot.domain.bounds import MAX_PARAMS_BYTES
-from nextslot.domain.template_defaults import from_template
+from nextslot.domain.template_defaults import from_template, group_of_template
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.dependents import DependencyResolver, refuse_cycle
 from nextslot.engine.finish.job_finisher import JobFinisher
@@ -94,17 +96,11 @@ class Intake:
         return self._create(tx, wanted, now, None, is_past)
 
     def accept_group(
-        self,
-        tx: Tx,
-        wanted: Sequence[NewJob],
-        mode: GroupMode,
-        on_failure: OnFailure,
-        name: str | None,
-        now: Instant,
-        webhook: Mapping[str, Json] | None = None,
-        is_past: bool = False,
+        self, tx: Tx, asked: NewGroup, now: Instant, is_past: bool = False
     ) -> tuple[Group, list[Accepted]]:
-        """Creates a group of jobs of one office, in the given order. `webhook` gets a message when all have ended."""
+        """Creates a group of jobs of one office, in the given order, or those of a template."""
+        new = self._with_template(tx, asked)
+        wanted, name = new.jobs, new.name
         if not 0 < len(wanted) <= MAX_BATCH:
             raise Invalid(f"there are {len(wanted):,} jobs; give a group 1 to {MAX_BATCH:,}", field="jobs")
         if len({new.office_id for new in wanted}) > 1:
@@ -116,21 +112,23 @@ class Intake:
         office_id = wanted[0].office_id
         if name is not None and (problems := list(request_checks.text_problems("name", name))):
             raise Invalid(problems)
-        if webhook is not None:
-            self._webhooks.refuse_wrong("webhook", webhook, ())
+        if new.webhook is not None:
+            self._webhooks.refuse_wrong("webhook", new.webhook, webhook_delivery.GROUP_EVENTS)
         group = Group(
             group_id=self._chance.new_id(),
             office_id=office_id,
             name=name,
-            mode=mode,
-            on_failure=on_failure,
+            mode=new.mode or GroupMode.SEQUENTIAL,
+            on_failure=new.on_failure or OnFailure.STOP,
             status=GroupStatus.QUEUED,
             members=len(wanted),
             created_at=now,
+            template_id=new.template_id,
+            schedule_id=new.schedule_id,
         )
         accepted = self._create(tx, wanted, now, group, is_past)
-        if webhook is not None:
-            groups.set_webhook(tx, group.group_id, webhook)
+        if new.webhook is not None:
+            groups.set_webhook(tx, group.group_id, new.webhook)
         # Read again: a member whose prerequisite has already failed may have ended the group.
         return groups.get(tx, group.group_id) or group, accepted
 
@@ -140,6 +138,28 @@ class Intake:
         assert group is not None
         roots = [job for job in jobs.members(tx, group_id) if job.retry_of is None]
         return group, [Accepted(job, is_new=False) for job in roots]
+
+    def _with_template(self, tx: Tx, asked: NewGroup) -> NewGroup:
+        """Returns the request for a group, completed by the template that it names, if it names one."""
+        template_id = asked.template_id
+        if template_id is None or asked.schedule_id is not None:
+            return asked
+        given = {"jobs": asked.jobs or None, "mode": asked.mode, "on_failure": asked.on_failure}
+        problems = [
+            Problem(name, "is given beside template_id; leave it out, because the template has it")
+            for name, value in given.items()
+            if value is not None
+        ]
+        if asked.params is not None:
+            problems += request_checks.json_problems("params", asked.params)
+        if asked.priority is not None:
+            problems += request_checks.priority_problems(asked.priority)
+        is_storable = isinstance(template_id, str) and request_checks.is_storable(template_id)
+        template = templates.get(tx, template_id) if is_storable else None
+        problems += _group_template_problems(asked, template)
+        if problems or template is None:
+            raise Invalid(problems)
+        return group_of_template(asked, template)
 
     def change_params(self, tx: Tx, job_id: str, params: Mapping[str, Json], now: Instant) -> Job:
         """Changes the parameters of a queued job, and the resources and limits that follow from them (INV-001)."""
@@ -161,7 +181,8 @@ class Intake:
     def _create(
         self, tx: Tx, asked: Sequence[NewJob], now: Instant, group: Group | None, is_past: bool = False
     ) -> list[Accepted]:
-        wanted = self._from_templates(tx, asked)
+        is_completed = group is not None and group.template_id is not None
+        wanted = asked if is_completed else self._from_templates(tx, asked)
         if not is_past:
             self.check(wanted, now)
         answers, existing = self._answers(tx, wanted)
@@ -172,7 +193,7 @@ class Intake:
                 made.setdefault(job_id, index)
         keys = self._keys(wanted, answers)
         waits = self._waits(tx, wanted, made, keys)
-        self._refuse_cycle(wanted, made, waits, group)
+        self._refuse_cycle(wanted, made, waits, group is not None and group.mode is GroupMode.SEQUENTIAL)
         placed = self._store(tx, self._drafts(tx, wanted, made, now, group), waits, now, group, _names(keys))
         return [
             Accepted(placed.get(job_id) or existing[job_id], is_new=made.get(job_id) == index)
@@ -248,6 +269,26 @@ class Intake:
         """Returns all problems of a request whose parameters may be incomplete, such as a template."""
         return self._problems(new, now, is_complete=False)
 
+    def check_graph(self, wanted: Sequence[NewJob], mode: GroupMode) -> None:
+        """Raises Invalid if jobs of a template name a key that none of them has, or wait for each other."""
+        names = [f"jobs.{index}" for index in range(len(wanted))]
+        keys = self._keys(wanted, names)
+        problems = [
+            Problem(_at(wanted, index, "depends_on"), f"there is no job with the key {other!r} in this template")
+            for index, new in enumerate(wanted)
+            for other in new.depends_on
+            if other not in keys
+        ]
+        if problems:
+            raise Invalid(problems[:MOST_PROBLEMS])
+        waits = {
+            name: [keys[other] for other in new.depends_on]
+            for name, new in zip(names, wanted, strict=True)
+            if new.depends_on
+        }
+        made = {name: index for index, name in enumerate(names)}
+        self._refuse_cycle(wanted, made, waits, mode is GroupMode.SEQUENTIAL)
+
     def _problems(self, new: NewJob, now: Instant, is_complete: bool = True) -> list[Problem]:
         problems = request_checks.problems(new, now, self._webhooks.allow_private, self._webhooks.format_words)
         if any(problem.field.startswith(("job_type", "params")) for problem in problems):
@@ -315,13 +356,13 @@ class Intake:
         wanted: Sequence[NewJob],
         made: Mapping[str, int],
         waits: Mapping[str, list[str]],
-        group: Group | None,
+        is_sequential: bool,
     ) -> None:
         """Raises DependencyCycle if jobs wait for each other; in a sequential group, each waits for the one before."""
         if not waits:
             return
         edges = dict(waits)
-        if group is not None and group.mode is GroupMode.SEQUENTIAL:
+        if is_sequential:
             for before, job_id in pairwise(made):
                 edges[job_id] = [*waits.get(job_id, ()), before]
         refuse_cycle(edges, {job_id: wanted[index].key or job_id for job_id, index in made.items()})
@@ -482,8 +523,22 @@ def _template_problems(new: NewJob, known: Mapping[str, Template]) -> Iterator[P
         yield Problem("template_id", f"{there}; create it, or give another")
     elif template.archived_at is not None:
         yield Problem("template_id", f"the template {template.name!r} was archived on {template.archived_at}")
+    elif template.jobs is not None:
+        instead = "give its id to POST /api/job-groups (`nextslot template submit`, `submit_group_from`)"
+        yield Problem("template_id", f"the template {template.name!r} makes a group, not a job; {instead}")
     elif new.job_type is not None and new.job_type != template.job_type:
         yield Problem("job_type", f"the template {template.name!r} makes jobs of the type {template.job_type!r}")
+
+
+def _group_template_problems(asked: NewGroup, template: Template | None) -> Iterator[Problem]:
+    if template is None or template.office_id != asked.office_id:
+        there = f"there is no template {asked.template_id!r} in the office {asked.office_id!r}"
+        yield Problem("template_id", f"{there}; create it, or give another")
+    elif template.archived_at is not None:
+        yield Problem("template_id", f"the template {template.name!r} was archived on {template.archived_at}")
+    elif template.jobs is None:
+        instead = "give its id to POST /api/jobs (`submit_from`)"
+        yield Problem("template_id", f"the template {template.name!r} makes one job, not a group; {instead}")
 
 
 def _at(wanted: Sequence[NewJob], index: int, field: str) -> str:

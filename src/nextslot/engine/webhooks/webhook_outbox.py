@@ -220,7 +220,8 @@ class WebhookService:
         if message is not None and own is not None:
             # The group stores which message its own webhook got.
             groups.told(tx, group.group_id, self._add_formatted(tx, message, own, now, group.office_id))
-        self._notify(tx, "group.finished", group.office_id, {"group": group.to_dict()}, now)
+        office_id, content = group.office_id, {"group": group.to_dict()}
+        self._notify(tx, "group.finished", office_id, content, now, own if format_ is None else None)
 
     def _format_of(self, webhook: Mapping[str, Json] | None) -> MessageFormat | None:
         """Returns None also for a format whose extension is off: such a webhook then gets the usual messages."""
@@ -256,9 +257,17 @@ class WebhookService:
     def _has_listeners(self, office_id: str) -> bool:
         return bool(self._listeners.subscriptions) or office_id in self._listeners.offices
 
-    def _notify(self, tx: Tx, event: str, office_id: str, content: Mapping[str, Json], now: Instant) -> None:
-        listeners = self._listeners
-        for target in policy.targets(event, None, listeners.offices.get(office_id), listeners.of(office_id)):
+    def _notify(
+        self,
+        tx: Tx,
+        event: str,
+        office_id: str,
+        content: Mapping[str, Json],
+        now: Instant,
+        own: Mapping[str, Json] | None = None,
+    ) -> None:
+        office, subscribed = self._listeners.offices.get(office_id), self._listeners.of(office_id)
+        for target in policy.targets(event, own, office, subscribed, policy.GROUP_EVENTS):
             self._add(tx, event, target, content, now, office_id)
 
     def _add(

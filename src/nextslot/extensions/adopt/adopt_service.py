@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
-from nextslot.domain import GroupMode, Job, Json, OnFailure, Outcome, RunStatus, Stage
+from nextslot.domain import GroupMode, Job, Json, NewGroup, OnFailure, Outcome, RunStatus, Stage
 from nextslot.errors import Conflict, Invalid, NextslotError, NotFound
 from nextslot.extension_api import Attached
 from nextslot.extension_api.host import Host, Tx
@@ -121,7 +121,7 @@ class AdoptService(Attached):
         wanted = [member.new for member in old.members]
         is_past = any(member.has_ended for member in old.members)
         group, accepted = self.host.intake.accept_group(
-            tx, wanted, GroupMode.PARALLEL, OnFailure.CONTINUE, None, old.created_at, is_past=is_past
+            tx, NewGroup(jobs=wanted, mode=GroupMode.PARALLEL, on_failure=OnFailure.CONTINUE), old.created_at, is_past
         )
         self._alias(tx, "group", old.alias, group.group_id, old.source)
         pairs = list(zip(accepted, old.members, strict=True))

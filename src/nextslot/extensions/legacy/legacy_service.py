@@ -6,7 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-from nextslot.domain import DEFAULT_OFFICE, DeliveryStatus, Group, GroupMode, Json, NewJob, OnFailure, RunStatus
+from nextslot.domain import (
+    DEFAULT_OFFICE,
+    DeliveryStatus,
+    Group,
+    GroupMode,
+    Json,
+    NewGroup,
+    NewJob,
+    OnFailure,
+    RunStatus,
+)
 from nextslot.errors import AlreadyFinished, Invalid, NotFound, Unavailable
 from nextslot.extension_api import Attached, Counters
 from nextslot.extension_api.host import Cancelled, Host, Once, Replayed, Tx
@@ -75,15 +85,8 @@ class LegacyService(Attached):
             # An unknown type has an error code of its own, which the error about several jobs has not.
             for new in wanted:
                 self.host.job_types.get(new.job_type or "")
-            group, accepted = self.host.intake.accept_group(
-                tx,
-                wanted,
-                GroupMode.PARALLEL,
-                OnFailure.CONTINUE,
-                None,
-                self.host.work.clock.now(),
-                webhook,
-            )
+            batch = NewGroup(jobs=wanted, mode=GroupMode.PARALLEL, on_failure=OnFailure.CONTINUE, webhook=webhook)
+            group, accepted = self.host.intake.accept_group(tx, batch, self.host.work.clock.now())
             return _batch(tx, group), accepted[0].is_new
 
         once: Once[tuple[OldBatch, bool]] = Once(

@@ -1,4 +1,4 @@
-"""Routes of schedules: cron expressions that make jobs from templates, and the ledger of occurrences."""
+"""Routes of schedules: cron expressions that make jobs and groups from templates, and the ledger of occurrences."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,7 +6,7 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from nextslot import domain
-from nextslot.domain import DEFAULT_OFFICE, MAX_PRIORITY, Scope, cron, json_form
+from nextslot.domain import DEFAULT_OFFICE, MAX_PRIORITY, Job, Scope, cron, json_form
 from nextslot.domain.bounds import Seconds, Text
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_schedule, scheduler_for
@@ -23,6 +23,8 @@ from nextslot.server.schemas import (
     without,
 )
 
+from .groups import GroupDetail, group_shown
+
 schedules = router("Schedules")
 
 
@@ -36,7 +38,7 @@ class ScheduleBody(Body):
     office_id: str = Field(DEFAULT_OFFICE, description="Default: the key's office, else `default`")
     catch_up: Literal["latest", "all", "none"] = Field("latest", description="What becomes of missed occurrences")
     catch_up_window_seconds: Seconds = Field(86_400, description="Older ones are outside the window")
-    overlap: Literal["allow", "skip"] = Field("allow", description="While the job before has not ended")
+    overlap: Literal["allow", "skip"] = Field("allow", description="While the job or the group before has not ended")
     priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
 
 
@@ -156,14 +158,16 @@ async def delete_schedule(schedule_id: str, request: Request) -> Response:
     return answer(json_form.schedule(await scheduler_for(request).schedules.delete(schedule_id)))
 
 
-@schedules.post("/api/schedules/{schedule_id}/trigger", status_code=201, response_model=schemas.Job)
+@schedules.post("/api/schedules/{schedule_id}/trigger", status_code=201, response_model=schemas.Job | GroupDetail)
 @needs(Scope.SUBMIT, of_schedule, creates=True, conflicts=True)
 async def trigger_schedule(schedule_id: str, request: Request, body: TriggerBody | None = None) -> Response:
-    """Makes a job of a schedule now; the ledger has no occurrence for it."""
+    """Makes a job of a schedule now, or the group if its template makes one; the ledger has no occurrence for it."""
     scheduler = scheduler_for(request)
     asked = (body or TriggerBody()).given()
-    job, is_new = await create_once(scheduler.schedules.trigger(schedule_id, **asked), scheduler.job)
-    return created(json_form.job(job, 1), f"/api/jobs/{job.job_id}", is_new)
+    made, is_new = await create_once(scheduler.schedules.trigger(schedule_id, **asked), scheduler.schedules.made)
+    if isinstance(made, Job):
+        return created(json_form.job(made, 1), f"/api/jobs/{made.job_id}", is_new)
+    return created(await group_shown(scheduler, made), f"/api/job-groups/{made.group_id}", is_new)
 
 
 @schedules.get("/api/schedules/{schedule_id}/upcoming", response_model=UpcomingList)

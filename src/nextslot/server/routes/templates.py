@@ -1,4 +1,4 @@
-"""Routes of templates: reusable job definitions."""
+"""Routes of templates: reusable definitions of jobs and groups."""
 
 from typing import Annotated
 
@@ -8,6 +8,7 @@ from pydantic import Field
 from nextslot import domain
 from nextslot.domain import Scope
 from nextslot.domain.bounds import Text
+from nextslot.engine.schedules import template_jobs
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_template, scheduler_for
 from nextslot.server.derived_schemas import asks, shows
@@ -24,12 +25,28 @@ from nextslot.server.schemas import IN_BODIES, Body, Page, partial, without
 templates = router("Templates")
 
 
+@asks(
+    domain.NewJob,
+    IN_BODIES,
+    {"params": {}, "depends_on": []},
+    without=set(domain.NewJob.__dataclass_fields__) - set(template_jobs.FIELDS),
+)
+class TemplateJobBody(Body):
+    """A job of a template that makes a group; `depends_on` names keys of the same template."""
+
+
+TemplateJobs = Annotated[list[TemplateJobBody], Field(min_length=1, max_length=template_jobs.MOST_JOBS)]
+
+
 @asks(domain.Template, IN_BODIES, {"params": {}}, without=("template_id", "created_at", "archived_at"))
 class TemplateBody(Body):
+    """`job_type` for a template that makes one job, `jobs` for one that makes a group."""
+
     name: Text = Field(
         description="Unique in its office among those that are not archived", examples=["nightly report"]
     )
-    job_type: Text = Field(examples=["research"])
+    job_type: Text | None = Field(None, description="Or `jobs`: one of the two is needed", examples=["research"])
+    jobs: TemplateJobs | None = Field(None, description="The jobs of a group, in order")
 
 
 class TemplatePut(without(TemplateBody, "name", "office_id")):  # type: ignore[misc]

@@ -82,7 +82,11 @@ _CHECKS = (
     ("doctor.early_turns", "the job {} was started before an earlier member of its group had ended", RESTORE),
     ("doctor.misjudged_groups", "the group {} has a status that its members contradict (INV-006)", RESTORE),
     ("doctor.unreserved_callers", "callers of the office {} wait without a reservation (DEC-004)", RESTART),
-    ("doctor.strange_firings", "the job {} was created by another schedule than its occurrence says", RESTORE),
+    (
+        "doctor.strange_firings",
+        "the job {} was created by another schedule, or is in another group, than its occurrence says",
+        RESTORE,
+    ),
     ("doctor.fired_twice", "two occurrences have created the same job {}", RESTORE),
     ("doctor.unplanned", "the schedule {} is due at a time that already has an occurrence", RESTART),
     ("doctor.misjudged_webhooks", "the webhook status of the job {} contradicts its deliveries", RESTORE),

@@ -193,9 +193,11 @@ where status = 'WAITING' and not exists (
     where reservations.office_id = direct_executions.office_id and reservations.status = 'ACTIVE')
 group by office_id order by office_id limit 100;
 
--- strange_firings: occurrences whose job is not of their schedule
+-- strange_firings: occurrences whose job is not of their schedule, or not of the group that they made
 select occurrences.job_id from occurrences join jobs on jobs.job_id = occurrences.job_id
-where jobs.schedule_id is distinct from occurrences.schedule_id order by occurrences.job_id limit 100;
+where jobs.schedule_id is distinct from occurrences.schedule_id
+    or jobs.group_id is distinct from occurrences.group_id
+order by occurrences.job_id limit 100;
 
 -- fired_twice: jobs that two occurrences claim to have made
 select job_id from occurrences where job_id is not null group by job_id having count(*) > 1 order by job_id limit 100;

@@ -1,6 +1,8 @@
 -- insert: a new group
-insert into job_groups (group_id, office_id, name, mode, on_failure, status, members, ended, succeeded, cancelled, created_at)
-values (:group_id, :office_id, :name, :mode, :on_failure, 'QUEUED', :members, 0, 0, 0, :created_at);
+insert into job_groups (group_id, office_id, name, mode, on_failure, status, members, ended, succeeded, cancelled, created_at,
+    template_id, schedule_id)
+values (:group_id, :office_id, :name, :mode, :on_failure, 'QUEUED', :members, 0, 0, 0, :created_at, :template_id,
+    :schedule_id);
 
 -- get: one group
 select {groups.columns} from job_groups where group_id = :group_id;

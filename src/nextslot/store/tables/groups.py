@@ -20,6 +20,8 @@ def insert(tx: Tx, group: Group) -> None:
         on_failure=group.on_failure,
         members=group.members,
         created_at=group.created_at,
+        template_id=group.template_id,
+        schedule_id=group.schedule_id,
     )
 
 

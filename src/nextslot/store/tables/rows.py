@@ -125,7 +125,7 @@ def _reader(field: Declared) -> Convert | None:
     if kind is bool:
         return bool
     if (item := item_of(kind)) is not None:
-        return partial(_values, item) if issubclass(item, Value) else _tuple
+        return partial(_values, item) if isinstance(item, type) and issubclass(item, Value) else _tuple
     return column_codec.loads if is_mapping(kind) or kind is Json else None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
-from nextslot.domain import Job, NewJob, OnDependencyFailure
+from nextslot.domain import Group, Job, NewJob, OnDependencyFailure
 from nextslot.domain.filters import JobFilter, RunFilter
 from nextslot.engine.retention import Keep
 from nextslot.errors import NextslotError, NotFound, Refused, Unavailable
@@ -490,7 +490,11 @@ class Clients:
         fields = {"params": {"do": chance.choice(("ok", "fail", "skip")), "seconds": chance.choice((1.0, 60.0))}}
         if self.templates and chance.random() < 0.5:
             return (await self.scheduler.templates.change(chance.choice(self.templates), **fields)).template_id[-12:]
-        made = await self.scheduler.templates.create(name=f"t{chance.getrandbits(40)}", job_type="work", **fields)
+        # One in three makes a graph: two jobs side by side, and one after both.
+        work: dict[str, Any] = {"job_type": "work"}
+        graph = [{**work, "key": "a"}, {**work, "key": "b"}, {**work, "depends_on": ["a", "b"]}]
+        what = {"jobs": graph, "on_failure": chance.choice(("stop", "skip"))} if chance.random() < 0.3 else work
+        made = await self.scheduler.templates.create(name=f"t{chance.getrandbits(40)}", **what, **fields)
         self.templates.append(made.template_id)
         return made.template_id[-12:]
 
@@ -537,9 +541,12 @@ class Clients:
     async def _trigger(self, chance: Random) -> str:
         if not self.schedules:
             return "nothing"
-        job = await self.scheduler.schedules.trigger(chance.choice(self.schedules))
-        self.jobs.append(job.job_id)
-        return job.job_id[-12:]
+        made = await self.scheduler.schedules.trigger(chance.choice(self.schedules))
+        if isinstance(made, Group):
+            self.groups.append(made.group_id)
+            return made.group_id[-12:]
+        self.jobs.append(made.job_id)
+        return made.job_id[-12:]
 
     # Direct requests.
 
