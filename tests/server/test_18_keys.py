@@ -122,6 +122,7 @@ async def test_no_template_or_schedule_makes_jobs_of_types_that_a_key_or_its_off
         ways: list[tuple[str, str, Any]] = [
             ("POST", "/api/job-templates", {"name": "new", "job_type": "fail", "office_id": "a"}),
             ("PUT", "/api/job-templates/by-name/new?office_id=a", {"job_type": "fail"}),
+            ("POST", "/api/job-templates", {"name": "group", "jobs": [{"job_type": "fail"}], "office_id": "a"}),
             ("PATCH", f"/api/job-templates/{kept.template_id}", {"priority": 1}),
             ("POST", "/api/schedules", {"name": "new", **cron}),
             ("PUT", "/api/schedules/by-name/new?office_id=a", {k: v for k, v in cron.items() if k != "office_id"}),

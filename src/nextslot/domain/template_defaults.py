@@ -67,6 +67,12 @@ def members(
     return [new._replace(params=merged(new.params, params)) for new in made] if params else made
 
 
+def types_of(template: Template) -> list[str]:
+    """Returns the types of the jobs that a template makes."""
+    given = [template.job_type, *(fields.get("job_type") for fields in template.jobs or ())]
+    return sorted({str(one) for one in given if one is not None})
+
+
 def group_of_template(wanted: NewGroup, template: Template) -> NewGroup:
     """Returns the request for a group, completed by its template."""
     return wanted._replace(

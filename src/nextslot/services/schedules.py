@@ -7,6 +7,7 @@ from typing import Any
 
 from nextslot.domain import DEFAULT_OFFICE, Group, Job, Json, Occurrence, Page, Schedule, Upcoming, cron
 from nextslot.domain.request_checks import MAX_INSTANT
+from nextslot.domain.template_defaults import types_of
 from nextslot.engine.schedules.schedule_settings import ScheduleSettings
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger, open_span
 from nextslot.engine.submit.idempotency import Once
@@ -60,8 +61,8 @@ class ScheduleService:
     def _allowed(self, tx: Tx, schedule: Schedule) -> Schedule:
         """Returns a schedule whose jobs the caller may make; one that is disabled makes none."""
         template = templates.get(tx, schedule.template_id)
-        if template is not None and schedule.enabled:
-            self._access.refuse_type(schedule.office_id, template.job_type)
+        for job_type in types_of(template) if template is not None and schedule.enabled else ():
+            self._access.refuse_type(schedule.office_id, job_type)
         return schedule
 
     async def delete(self, schedule_id: str) -> Schedule:

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 from nextslot.domain import DEFAULT_OFFICE, Page, Template
+from nextslot.domain.template_defaults import types_of
 from nextslot.engine.schedules.template_settings import TemplateSettings
 from nextslot.engine.submit.idempotency import Once
 from nextslot.store.contract import Tx
@@ -50,7 +51,8 @@ class TemplateService:
         )
 
     def _allowed(self, template: Template) -> Template:
-        self._access.refuse_type(template.office_id, template.job_type)
+        for job_type in types_of(template):
+            self._access.refuse_type(template.office_id, job_type)
         return template
 
     async def archive(self, template_id: str) -> Template:
