@@ -96,7 +96,7 @@ class StallAlarm:
             task.add_done_callback(lambda _: self._tasks.pop(claim.run_id, None))
 
     async def _write(self, claim: Claim) -> None:
-        """Stores the silence of a run, and its end if it has ended meanwhile, until the store has it or the run ends."""
+        """Stores the silence of a run, or its end, until the store has it or the run has ended."""
         assert self._store is not None
         while claim.run_id in self._silent:
             since = self._silent[claim.run_id]

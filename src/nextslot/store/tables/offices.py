@@ -64,7 +64,9 @@ def aging(tx: Tx) -> tuple[str, float | None, Place | None] | None:
 
 def age_from(tx: Tx, office_id: str, place: Place | None) -> None:
     """Stores how far the jobs of an office have got their first step; None: all have."""
-    tx.execute("offices.age_from", office_id=office_id, aging_from=None if place is None else column_codec.dumps(place))
+    tx.execute(
+        "offices.age_from", office_id=office_id, aging_from=None if place is None else column_codec.dumps(list(place))
+    )
 
 
 def set_last_position(tx: Tx, office_id: str, position: int) -> None:
