@@ -1,4 +1,4 @@
-"""Spec 5.28: a run without output and progress for ten minutes is reported, once a silence; nothing is ended."""
+"""Spec 5.25: a run without output and progress for ten minutes is reported, once a silence; nothing is ended."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Decides how a job that has been ready for long moves forward: one step for each period of its office (spec 3.15)."""
+"""Decides how a job that has been ready for long moves forward: one step for each period of its office (spec 3.13)."""
 
 from typing import NamedTuple
 

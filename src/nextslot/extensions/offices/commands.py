@@ -32,8 +32,9 @@ def register(app: typer.Typer) -> None:
     command(office, takes_negative=True)(priority)
     command(office, "cancel-all")(cancel_all)
     role = group("role", "How an office runs the jobs of its roles.")
-    for name, function in (("ls", role_ls), ("set", role_set), ("rm", role_rm)):
-        command(role, name)(function)
+    command(role, "ls")(role_ls)
+    command(role, "set")(role_set)
+    command(role, "rm")(role_rm)
     office.add_typer(role)
     app.add_typer(office)
 

@@ -65,7 +65,7 @@ _CHECKS = (
     ),
     (
         "doctor.unaged",
-        "the job {} is ready in an office that ages its jobs, but gets no further steps (spec 3.15)",
+        "the job {} is ready in an office that ages its jobs, but gets no further steps (spec 3.13)",
         "move it: nextslot move",
     ),
     ("doctor.undecided", "the job {} failed, and its retry was never decided (spec 6.6)", RESTART),

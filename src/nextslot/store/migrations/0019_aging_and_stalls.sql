@@ -1,4 +1,4 @@
--- Aging (spec 3.15): a job that has been ready for n periods of its office goes before others by n steps.
+-- Aging (spec 3.13): a job that has been ready for n periods of its office goes before others by n steps.
 
 -- One step a period, in seconds; null: the priority of a job stays what it is.
 alter table offices add column priority_aging_seconds {real};
@@ -28,6 +28,6 @@ rule job_ages_in_queue before update of aged_steps on jobs
     refuse 'a job ages only while it is queued, and an urgent one not at all'
     when new.aged_steps <> old.aged_steps and (old.stage <> 'QUEUED' or (new.aged_steps > 0 and new.priority = 1000000));
 
--- Since when a run has been silent, if the stall alarm was given for it (spec 5.28); null: it is not silent.
+-- Since when a run has been silent, if the stall alarm was given for it (spec 5.25); null: it is not silent.
 alter table runs add column silent_since {int};
 alter table direct_executions add column silent_since {int};
