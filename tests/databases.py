@@ -121,7 +121,7 @@ _CHECKS = """
 
 
 def columns(connection: "apsw.Connection | Plain", table: str) -> list[str]:
-    """The names of a table's columns."""
+    """The names of a table's columns, without those that are computed."""
     if isinstance(connection, Plain):
         return [row[0] for row in connection.execute(_COLUMNS, {"table": table})]
     return [str(row[1]) for row in connection.execute(f"pragma table_info({table})")]
@@ -129,6 +129,7 @@ def columns(connection: "apsw.Connection | Plain", table: str) -> list[str]:
 
 _COLUMNS = """
     select column_name from information_schema.columns where table_schema = 'public' and table_name = :table
+        and is_generated = 'NEVER'
     order by ordinal_position
 """
 

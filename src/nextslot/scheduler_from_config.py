@@ -68,6 +68,7 @@ def reloadable_settings(settings: Settings) -> ReloadableSettings:
         limits=Limits(running=limits.running, job_types=limits.job_types, resources=limits.resources),
         offices={office_id: office.named() for office_id, office in settings.offices.items()},
         starvation_after_seconds=limits.starvation_after_seconds,
+        stall_alarm_seconds=limits.stall_alarm_seconds,
         max_params_bytes=limits.max_params_bytes,
         direct_waiting=limits.direct_waiting,
         webhooks=_webhooks(settings),

@@ -1,6 +1,7 @@
 """Templates, schedules, groups, offices, webhooks, events and the service at the command line."""
 
 import json
+import time
 from pathlib import Path
 
 from tests.cli.terminal import Terminal
@@ -131,6 +132,69 @@ def test_a_negative_priority_is_an_argument(nextslot: Terminal) -> None:
 
     assert changed["priority"] == -5
     assert '"priority": -5' in nextslot("office", "events", "signs").out
+
+
+def test_a_negative_priority_is_the_value_of_an_option(nextslot: Terminal) -> None:
+    nextslot("office", "add", "minus")
+    later = ("--at", "2999-01-01T00:00:00Z")
+
+    job = nextslot("submit", "echo", "--office", "minus", "--priority", "-5", *later, "--json").json
+    changed = nextslot("change", job["job_id"], "--priority", "-7", "--json").json
+    template = nextslot("template", "add", "minus one", "echo", "--priority", "-1", "--json").json
+    of_office = nextslot("office", "submit", "minus", "build", "--type", "echo", "--priority", "-3", "--json").json
+
+    assert (job["priority"], changed["priority"], template["priority"], of_office["priority"]) == (-5, -7, -1, -3)
+
+
+def test_the_roles_of_an_office_are_set_listed_and_removed(nextslot: Terminal) -> None:
+    nextslot("office", "add", "roles")
+
+    done = nextslot(
+        "office", "role", "set", "roles", "QA", "--timeout", "90", "--env", "MODE=fast", "--", "sh", "-c", "cat; true"
+    )
+    [own] = [one for one in nextslot("office", "role", "ls", "roles", "--json").json["items"] if one["is_own"]]
+    shown = nextslot("office", "role", "ls", "roles")
+
+    assert done.word == "QA is set: sh -c 'cat; true'"
+    assert own == {
+        "role": "QA", "command": ["sh", "-c", "cat; true"], "cwd": None, "env": ["MODE"], "timeout_ms": 90000,
+        "max_concurrent": 1, "is_own": True,
+    }  # fmt: skip
+    assert ["QA", "office", "90", "s", "1"] in [row[:5] for row in shown.rows]
+    assert "fast" not in shown.out
+    assert nextslot("office", "role", "rm", "roles", "QA").word == "QA is as the configuration says"
+    again = nextslot("office", "role", "rm", "roles", "QA")
+    assert (again.code, "QA" in again.err) == (1, True)
+
+
+def test_a_role_without_settings_or_with_a_wrong_variable_is_refused_with_a_sentence(nextslot: Terminal) -> None:
+    nextslot("office", "add", "bad roles")
+
+    nothing = nextslot("office", "role", "set", "default", "QA")
+    wrong = nextslot("office", "role", "set", "default", "QA", "--env", "MODE")
+
+    assert (nothing.code, wrong.code) == (2, 2)
+    assert "give a command after --" in nothing.err
+    assert "write --env NAME=VALUE" in wrong.err
+
+
+def test_an_aged_job_says_so(nextslot: Terminal) -> None:
+    nextslot("office", "add", "aging")
+    nextslot("office", "change", "aging", "--status", "paused")
+    config = nextslot("office", "config", "aging", "priorityAging=1000", "--json").json
+    job = nextslot("submit", "echo", "--office", "aging").word
+
+    for _ in range(100):
+        shown = nextslot("show", job).out
+        if "aged" in shown:
+            break
+        time.sleep(0.05)
+
+    assert config["priorityAging"] == 1000
+    assert "by 1" in shown
+    assert "It was ready for long, and has aged by" in nextslot("why", job).out
+    assert nextslot("office", "config", "aging", "priorityAging=5").code == 1
+    assert nextslot("office", "config", "aging", "priorityAging=null", "--json").json["priorityAging"] is None
 
 
 def test_an_office_job_is_cancelled_and_retried(nextslot: Terminal) -> None:

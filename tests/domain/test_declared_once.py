@@ -128,7 +128,7 @@ def test_the_columns_of_a_statement_are_those_of_the_declaration(table: str, row
 def test_a_job_is_the_same_after_its_row() -> None:
     job = a_job(depends_on=("a", "b"), title="t", timeout_seconds=5.0, scheduled_for=Instant(7), is_turn=False)
 
-    row = dict(zip(JOBS.new_columns, JOBS.new(job), strict=True)) | {"stage": "QUEUED"}
+    row = dict(zip(JOBS.new_columns, JOBS.new(job), strict=True)) | {"stage": "QUEUED", "aged_steps": 0}
 
     assert JOBS.value([row.get(name) for name in JOBS.columns]) == job
 

@@ -32,6 +32,7 @@ WITH_RUN = "no RUNNING job without its run (spec 2.10)"
 AS_ITS_RUN = "a dispatched job ends with its run, as its run (spec 2.10)"
 ENDS_ONCE = "what is written when a job starts or ends is written once"
 FROZEN = "what a job was asked to do is frozen once it is dispatched or cancelled (INV-001, INV-005)"
+AGED = "a job ages only while it is queued, and an urgent one not at all"
 IDENTITY = "what a job is never changes"
 REPLACED = "this job exists: it cannot be replaced"
 FOLLOWS = "a retry follows a job of its own chain that failed or was cancelled (DEC-007)"
@@ -354,6 +355,22 @@ def test_INV_001_params_cannot_change_in_the_very_move_that_ends_a_job(db: Attac
     db.run("update runs set status = 'COMPLETED', finished_at = 2 where job_id = :running")
 
     db.refuses(FROZEN, "update jobs set params = '[]', finished_at = 2, outcome = 'COMPLETED' where job_id = :running")
+
+
+@pytest.mark.parametrize("name", ["running", "completed", "cancelled"])
+def test_a_job_ages_only_while_it_is_queued(db: Attacked, name: str) -> None:
+    db.refuses(AGED, f"update jobs set aged_steps = 1 where job_id = :{name}")
+
+
+def test_an_urgent_job_does_not_age(db: Attacked) -> None:
+    db.refuses(AGED, "update jobs set priority = 1000000, aged_steps = 1 where job_id = :queued")
+    db.refuses(CHECK + "aged_steps", "update jobs set aged_steps = -1 where job_id = :queued")
+
+
+def test_nobody_writes_what_the_order_goes_by(db: Attacked) -> None:
+    said = "can only be updated to DEFAULT" if db.is_postgres else "cannot UPDATE generated column"
+    with pytest.raises(Exception, match=said):
+        db.run("update jobs set order_priority = 7 where job_id = :queued")
 
 
 @pytest.mark.parametrize("name", ["queued", "running", "completed"])
@@ -931,8 +948,8 @@ def test_no_row_of_history_is_replaced_by_itself(db: Attacked, table: str, messa
     reserved(db, "first", "default")
     db.run(WAIT, id="d", arrival=9, status="WAITING")
 
-    db.refuses(message, f"insert or replace into {table} select * from {table}")
-    db.refuses(message, f"replace into {table} select * from {table}")
+    for verb in ("insert or replace", "replace"):
+        db.refuses(message, db.copy(verb, table, "true"))
 
 
 def test_a_queued_job_is_not_replaced(db: Attacked) -> None:
@@ -1097,8 +1114,8 @@ def test_maintenance_lets_history_be_deleted_and_imported(db: Attacked) -> None:
     db.run("delete from jobs where job_id = :completed")
     db.run(db.copy("insert", "jobs", "job_id = :skipped", job_id="'new'", chain_id="'new'"))
     db.run("insert into runs select 'new', 'new', template_id, params_snapshot, status, started_at, timeout_at, "
-           "finished_at, exit_code, error, failure_kind, reason, log_path, session_id, result, is_inside, beside "
-           "from runs where job_id = :skipped")  # fmt: skip
+           "finished_at, exit_code, error, failure_kind, reason, log_path, session_id, result, is_inside, beside, "
+           "silent_since from runs where job_id = :skipped")  # fmt: skip
     db.run("delete from maintenance")
     db.run("commit")
 
@@ -1299,7 +1316,8 @@ def test_every_rule_of_the_schema_is_attacked_here_or_in_a_file_of_its_own(db: A
     assert rules - test_webhook_rules.RULES == {
         "artifact_fixed", "artifact_inserted_once", "artifact_kept", "audit_fixed", "audit_inserted_once", "audit_kept",
         "direct_born_waiting", "direct_kept", "direct_moves", "direct_written_once", "event_fixed",
-        "event_inserted_once", "event_kept", "event_newest_kept", "job_born_queued", "job_decided_once",
+        "event_inserted_once", "event_kept", "event_newest_kept", "job_ages_in_queue", "job_born_queued",
+        "job_decided_once",
         "job_ends_once", "job_ends_with_run",
         "job_follows", "job_frozen", "job_identity", "job_inserted_once", "job_kept", "job_moves", "job_runs_with_run",
         "job_takes_free_worker", "key_first_is_admin", "key_fixed", "key_last_admin",

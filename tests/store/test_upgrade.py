@@ -20,7 +20,7 @@ import pytest
 
 from nextslot import testing
 from nextslot.store import dialects
-from nextslot.store.maintenance import move, sqlite_files
+from nextslot.store.maintenance import doctor, move, sqlite_files
 from nextslot.store.open_store import load_export, open_store, write_export
 from tests import postgres
 from tests.support import register_handlers
@@ -166,7 +166,7 @@ def test_an_export_from_before_the_column_stage_had_its_name_can_be_imported(emp
     columns, rows = contents(before)["jobs"]
     now, found = contents(tmp_path / "now.gz")["jobs"]
     assert ("status" in columns, "status" in now, "stage" in now) == (True, False, True)
-    assert found == rows
+    assert [row[: len(columns)] for row in found] == rows
 
 
 def test_an_import_renames_schedules_of_one_name_and_says_so(empty: str, tmp_path: Path) -> None:

@@ -154,6 +154,10 @@ class LimitsTable(Section):
         default=600,
         description="How long a limit may hold a job back while other jobs pass it, before units are kept free for it.",
     )
+    stall_alarm_seconds: Delay = Field(
+        default=600,
+        description="How long a run may write no output and report no progress before `job_stalled`; 0: no alarm.",
+    )
     max_params_bytes: Annotated[int, whole(2, 64 * 1024 * 1024)] = Field(
         default=MAX_PARAMS_BYTES, description="The largest parameters of a job, as JSON."
     )
@@ -205,12 +209,17 @@ class OfficeTable(Section):
         default=None, description="What happens to a job whose dependency has failed permanently."
     )
     webhook: dict[str, Any] | None = Field(default=None, description="Where its events are sent: `url`, `events`.")
+    priority_aging_seconds: Delay | None = Field(
+        default=None,
+        description="For each such period that a job is ready, it goes before others by one priority more; 0: never.",
+    )
 
     def named(self) -> dict[str, Any]:
         """Returns the settings that the file contains, in the form that the engine takes."""
         values = {name: getattr(self, name) for name in self.model_fields_set}
-        if values.get("timeout_seconds") == 0:
-            values["timeout_seconds"] = None
+        for name in ("timeout_seconds", "priority_aging_seconds"):
+            if values.get(name) == 0:
+                values[name] = None
         return values
 
 

@@ -67,6 +67,7 @@ export const EVENTS = {
   job_completed: "completed",
   job_skipped: "was skipped",
   job_failed: "failed",
+  job_stalled: "has been silent for long",
   job_timeout: "ran out of time",
   job_retrying: "will be retried",
   job_failed_permanently: "failed for good",

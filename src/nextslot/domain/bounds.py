@@ -65,15 +65,15 @@ def whole(least: int, most: int | None = None, *others: int) -> Bound:
     return Bound(problem, schema)
 
 
-def number(unit: str, most: float = MAX_SECONDS, *, is_zero_allowed: bool = True) -> Bound:
-    """A number from 0, or from above 0, to `most`."""
-    least, name = (-1e-9, "minimum") if is_zero_allowed else (0, "exclusiveMinimum")
-    allowed = f"a number{unit} " + (f"from 0 to {most:,}" if is_zero_allowed else f"above 0, at most {most:,}")
+def number(unit: str, most: float = MAX_SECONDS, *, least: float = 0, is_zero_allowed: bool = True) -> Bound:
+    """A number from `least`, or from above 0, to `most`."""
+    above, name = (least - 1e-9, "minimum") if is_zero_allowed else (0, "exclusiveMinimum")
+    allowed = f"a number{unit} " + (f"from {least} to {most:,}" if is_zero_allowed else f"above 0, at most {most:,}")
 
     def problem(value: object) -> str | None:
-        return None if is_number(value, above=least, most=most) else must_be(value, allowed)
+        return None if is_number(value, above=above, most=most) else must_be(value, allowed)
 
-    return Bound(problem, {"type": "number", name: 0, "maximum": most}, read=float)
+    return Bound(problem, {"type": "number", name: least, "maximum": most}, read=float)
 
 
 def one_of(words: Iterable[str], read: Callable[[Any], object] = str) -> Bound:
@@ -155,6 +155,8 @@ PRIORITY = whole(-MAX_PRIORITY, MAX_PRIORITY, URGENT)
 # How many may run at once; 0 is no limit.
 LIMIT = whole(0, 1_000_000)
 SECONDS = number(" of seconds", is_zero_allowed=False)
+# The period after which a job gets a step: a shorter one would keep the database busy with nothing else.
+AGING = number(" of seconds", least=1)
 
 Name = Annotated[str, Bound(text_problem, {"type": "string"})]
 Text = Annotated[str, Bound(text_problem, {"type": "string", "minLength": 1, "maxLength": MAX_TEXT})]

@@ -42,6 +42,9 @@ class DirectFields(OutcomeFields, Generic[At]):
     finished_at: Later[At | None] = None
     worker_id: Later[str | None] = None
     artifacts: Later[tuple[Artifact, ...]] = ()
+    silent_since: Annotated[Later[At | None], Says("Without output and progress since then; only after the alarm")] = (
+        None
+    )
 
 
 class Direct(DirectFields[Instant]):

@@ -25,6 +25,7 @@ class EventType(StrEnum):
     JOB_READY = "job_ready"
     JOB_MOVED = "job_moved"
     JOB_STARTED = "job_started"
+    JOB_STALLED = "job_stalled"
     JOB_COMPLETED = "job_completed"
     JOB_SKIPPED = "job_skipped"
     JOB_FAILED = "job_failed"

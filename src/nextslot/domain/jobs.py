@@ -7,6 +7,7 @@ from typing import Annotated, Generic, Literal
 
 from nextslot.system.instant import Instant
 
+from . import aging
 from .bounds import Json, Name, Priority, Seconds, Text, Title
 from .declared_values import At, Id, Internal, InternalLater, Later, Says, Value
 from .failures import Decision, RetryPolicy
@@ -107,7 +108,7 @@ class JobFields(JobRequest[At]):
     job_type: str
     params: Mapping[str, Json]
     priority: Annotated[int, Says("Higher goes first; 1,000,000 is urgent")]
-    position: Annotated[int, Says("Among jobs of the same priority, lower goes first")]
+    position: Annotated[int, Says("Among jobs of the same priority and age, lower goes first")]
     created_at: At
     queued_at: At
     retry_policy: RetryPolicy
@@ -125,12 +126,15 @@ class JobFields(JobRequest[At]):
     cancelled_at: Later[At | None] = None
     cancel_reason: Later[str | None] = None
     worker_id: Later[str | None] = None
+    aged_steps: Later[
+        Annotated[int, Says("Added to `priority` in the order: one for each period that it was ready")]
+    ] = 0
 
 
 class Job(JobFields[Instant]):
     """One intent to run something, once."""
 
-    FIRST = ("job_id", "job_type", "status", "office_id", "title", "params", "priority")
+    FIRST = ("job_id", "job_type", "status", "office_id", "title", "params", "priority", "aged_steps")
     WORKED_OUT = ("status", "permanently_failed")
 
     chain_id: Internal[str]
@@ -144,6 +148,13 @@ class Job(JobFields[Instant]):
     is_due: Internal[bool] = True
     is_turn: Internal[bool] = True
     passed_over_since: InternalLater[Instant | None] = None
+    # When it gets its next step.
+    ages_at: InternalLater[Instant | None] = None
+
+    @property
+    def order_priority(self) -> int:
+        """Returns what the order goes by (INV-004); the column of this name is computed in the same way."""
+        return aging.order_priority(self.priority, self.aged_steps)
 
     @property
     def is_ready(self) -> bool:

@@ -35,6 +35,9 @@ class OfficeFields(Value, Generic[At]):
     cancel_mode: CancelMode = CancelMode.INTERRUPT
     on_dependency_failure: OnDependencyFailure = OnDependencyFailure.WAIT
     webhook: Mapping[str, Json] | None = None
+    priority_aging_seconds: Annotated[
+        float | None, Says("For each such period that a job is ready, it goes before others by one priority more")
+    ] = None
     created_at: At
 
 

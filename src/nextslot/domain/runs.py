@@ -48,6 +48,9 @@ class Run(OutcomeFields, Generic[At]):
     status: Annotated[RunStatus | None, Says("null while it runs")] = None
     timeout_at: At | None = None
     finished_at: At | None = None
+    silent_since: Annotated[Later[At | None], Says("Without output and progress since then; only after the alarm")] = (
+        None
+    )
     artifacts: Apart[tuple[Artifact, ...]] = ()
 
 

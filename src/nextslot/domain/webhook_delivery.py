@@ -17,7 +17,7 @@ from . import Attempt, DeliveryStatus, Json, RunStatus, Webhook, addresses
 from .bounds import must_be
 
 RUN_EVENTS = ("job.run.completed", "job.run.failed", "job.run.skipped")
-JOB_EVENTS = (*RUN_EVENTS, "job.failed_permanently", "job.cancelled")
+JOB_EVENTS = (*RUN_EVENTS, "job.failed_permanently", "job.cancelled", "job.stalled")
 EVENTS = (*JOB_EVENTS, "group.finished", "schedule.skipped")
 GROUP_EVENTS = ("group.finished",)
 DIRECT_EVENTS = ("direct.completed", "direct.failed", "direct.skipped")

@@ -1,11 +1,13 @@
 """EngineContext: what every component of the engine works with, wired once by `Runtime`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nextslot.domain import Job
 from nextslot.executors.job_types import JobTypes
 from nextslot.store.contract import Tx
+from nextslot.store.tables import jobs
 from nextslot.store.tables.jobs import Freed
 from nextslot.system.clock import Clock
 from nextslot.system.instant import Instant
@@ -37,3 +39,15 @@ class EngineContext:
         """Counts a queued job that became ready to start, and notes the event."""
         self.lanes.counters(tx).add_ready(job.lane_id)
         self.events.note(tx, "job_ready", now, job.office_id, job.job_id)
+        self.begin_aging(tx, job.office_id, [job.job_id], now)
+
+    def begin_aging(self, tx: Tx, office_id: str, job_ids: Sequence[str], now: Instant) -> None:
+        """Stores when jobs that are ready from now on get their next step, if their office ages its jobs."""
+        if (at := self.next_step(tx, office_id, now)) is not None:
+            jobs.begin_aging(tx, job_ids, at)
+            self.timer.note(tx, at)
+
+    def next_step(self, tx: Tx, office_id: str, now: Instant) -> Instant | None:
+        """Returns when a job that is ready from now on gets its next step; None if its office does not age its jobs."""
+        seconds = self.lanes.counters(tx).office(office_id).aging_seconds
+        return None if seconds is None else now.after(seconds)

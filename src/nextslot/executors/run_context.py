@@ -70,10 +70,12 @@ class RunContext:
         self.fraction: float | None = None
         self.text = ""
         self.log_cap: int | None = None
-        # The callback that receives progress and output, and the clock for stall detection; set only if needed.
+        # The callback that receives progress and output; set only if needed.
         self.listen: Listener | None = None
+        # The clock for stall detection, and the callback for the next activity of a run that is silent.
         self.now: Callable[[], float] | None = None
         self.last_active = 0.0
+        self.on_activity: Callable[[], None] | None = None
         self._files = files
         self._is_stopped = False
         self._stop: threading.Event | None = None
@@ -90,10 +92,16 @@ class RunContext:
 
     def note(self, kind: str, data: Mapping[str, Any]) -> None:
         """Records activity: `progress`, or a piece of `output`."""
-        if self.now is not None:
-            self.last_active = self.now()
+        self._note_activity()
         if self.listen is not None:
             self.listen(kind, data)
+
+    def _note_activity(self) -> None:
+        if self.now is not None:
+            self.last_active = self.now()
+        if (on_activity := self.on_activity) is not None:
+            self.on_activity = None
+            on_activity()
 
     @property
     def log(self) -> logging.Logger:
@@ -106,8 +114,10 @@ class RunContext:
 
     def write(self, data: bytes) -> None:
         """Appends raw bytes to the run's log."""
-        if self.now is not None or self.listen is not None:
+        if self.listen is not None:
             self.note("output", {"text": data.decode("utf-8", "replace")})
+        else:
+            self._note_activity()
         logger, file = self.log, self._log_file
         if file is None or self._is_log_broken:
             return

@@ -25,6 +25,7 @@ from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
 from nextslot.engine.execution.executor import Executor
 from nextslot.engine.execution.runner import Runner, WorkFinisher
+from nextslot.engine.execution.stall_alarm import StallAlarm
 from nextslot.engine.execution.timeouts import TimeoutManager, Timer
 from nextslot.engine.finish.bulk_actions import BulkActions
 from nextslot.engine.finish.dependents import DependencyResolver
@@ -89,6 +90,7 @@ class Runtime:
         group_failure: GroupFailurePolicy,
         webhooks: WebhookSettings,
         starvation_after_seconds: float,
+        stall_alarm_seconds: float | None,
         data: Path,
         lease: LeaseTimes,
     ) -> None:
@@ -119,14 +121,14 @@ class Runtime:
         self.outages = Outages(engine)
         self.quotas = access.quotas
         access.stored = StoredBytes(given.clock, self.files, given.threads)
-        self.offices = OfficeSettings(self.lanes, self.quotas, self.webhooks)
+        self.offices = OfficeSettings(self.lanes, self.quotas, self.webhooks, self.timer)
         group_progress = GroupProgress(engine, group_failure)
         resolver = DependencyResolver(engine)
         self.retries = RetryController(engine, self.queue, group_progress)
         self.finisher = JobFinisher(engine, self.retries, resolver, group_progress, self.outages)
         self.intake = Intake(engine, self.queue, resolver, self.finisher)
         self.past = PastWork(engine)
-        self.executor = Executor(given.clock, self.job_types, given.threads, self.files)
+        self.executor = Executor(given.clock, self.job_types, given.threads, self.files, stall_alarm_seconds)
         self.direct = DirectExecutionHandler(engine, self.intake, self.outages, workers.node, self.quotas)
         self.dispatcher = Dispatcher(engine, self.direct, self.outages, starvation_after_seconds)
         self.trigger = ScheduleTrigger(engine, self.intake)
@@ -143,7 +145,9 @@ class Runtime:
         self.template_settings = TemplateSettings(engine, self.intake, self.schedule_settings, self.audit)
         self.bulk_actions = BulkActions(self.finisher, self.retries, self.intake)
 
-        self.settings = SettingsService(access, self.offices, self.dispatcher, self.intake, self.direct, self.webhooks)
+        self.settings = SettingsService(
+            access, self.offices, self.dispatcher, self.intake, self.direct, self.webhooks, self.executor
+        )
         self.waiters = Waiters(access, self.events)
         self.cluster = self._new_cluster(lease)
         self.readiness = Readiness(access, given.disk, workers.node)
@@ -179,7 +183,14 @@ class Runtime:
         """Makes the runner for one start of the scheduler: a task of an earlier start must not store anything now."""
         finishers: Mapping[WorkKind, WorkFinisher] = {WorkKind.JOB: self.finisher, WorkKind.DIRECT: self.direct}
         return Runner(
-            self.clock, self.executor, finishers, self.direct.callers, self.durations, self.meters, self.tracer
+            self.clock,
+            self.executor,
+            finishers,
+            self.direct.callers,
+            self.durations,
+            self.meters,
+            self.tracer,
+            StallAlarm(self.engine, self.executor),
         )
 
     def _key_made(self) -> None:

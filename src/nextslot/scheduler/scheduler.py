@@ -13,6 +13,7 @@ from nextslot.domain.limits import ConcurrencyPolicy, Limits
 from nextslot.engine.dispatch.limits_and_slots import Workers
 from nextslot.engine.dispatch.resource_outages import Probe
 from nextslot.engine.dispatch.starvation import STARVATION_AFTER_SECONDS
+from nextslot.engine.execution.executor import STALL_ALARM_SECONDS
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.webhooks.delivery_worker import Sender
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
@@ -51,6 +52,7 @@ class Scheduler(Lifespan):
         node_resources: Mapping[str, int] | None = None,
         lease: LeaseTimes | None = None,
         starvation_after_seconds: float = STARVATION_AFTER_SECONDS,
+        stall_alarm_seconds: float | None = STALL_ALARM_SECONDS,
         shutdown_grace_seconds: float | None = 3600.0,
         synchronous: str = "FULL",
         disk: DiskLimits | None = None,
@@ -86,6 +88,7 @@ class Scheduler(Lifespan):
             group_failure or ByOnFailure(),
             webhooks or WebhookSettings(),
             starvation_after_seconds,
+            stall_alarm_seconds,
             place,
             lease or LeaseTimes(),
         )

@@ -13,6 +13,7 @@ from nextslot.engine.direct.direct_requests import MOST_WAITING, DirectExecution
 from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.dispatch.starvation import STARVATION_AFTER_SECONDS
 from nextslot.engine.effects import SendersRenewed, SettingsChanged
+from nextslot.engine.execution.executor import STALL_ALARM_SECONDS, Executor
 from nextslot.engine.settings.office_settings import OfficeSettings
 from nextslot.engine.submit.intake import Intake
 from nextslot.engine.webhooks.webhook_outbox import WebhookService, WebhookSettings
@@ -29,6 +30,7 @@ class ReloadableSettings:
     limits: ConcurrencyPolicy = field(default_factory=Limits)
     offices: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     starvation_after_seconds: float = STARVATION_AFTER_SECONDS
+    stall_alarm_seconds: float = STALL_ALARM_SECONDS
     max_params_bytes: int = MAX_PARAMS_BYTES
     direct_waiting: int = MOST_WAITING
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
@@ -42,11 +44,13 @@ class SettingsService:
     intake: Intake
     direct: DirectExecutionHandler
     webhooks: WebhookService
+    executor: Executor
 
     def use(self, settings: ReloadableSettings) -> None:
         """Changes the engine in memory: before the start, and after the commit of `apply`."""
         self.offices.use(settings.limits, settings.offices)
         self.dispatcher.starvation_after_seconds = settings.starvation_after_seconds
+        self.executor.stall_alarm_seconds = settings.stall_alarm_seconds
         self.intake.max_params_bytes = settings.max_params_bytes
         self.direct.most_waiting = settings.direct_waiting
 

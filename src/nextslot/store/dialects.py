@@ -5,8 +5,8 @@ the columns that follow from the declaration of a value (`tables/rows.py`). Stat
 Where that is impossible, `file.postgres.sql` has PostgreSQL's own statement under the same name, with the reason.
 Parameters are `:name`; PostgreSQL gets them by position.
 
-A schema file is plain SQL in which `{int}`, `{real}`, `{serial}`, `{table}`, `{log}` stand for the dialect's words, and
-in which an invariant is written once, as
+A schema file is plain SQL in which `{int}`, `{real}`, `{serial}`, `{table}`, `{log}`, `{computed}` stand for the
+dialect's words, and in which an invariant is written once, as
 
     rule NAME before update of COLUMNS on TABLE refuse 'MESSAGE' when CONDITION;
 
@@ -51,8 +51,8 @@ _READ = re.compile(r"\b(?:from|join)\s+(\w+)")
 _TOKEN = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::|:([a-z_][a-z_0-9]*)", re.IGNORECASE)
 
 SQLITE_WORDS = {"int": "integer", "real": "real", "serial": "integer primary key", "table": "strict, without rowid",
-                "log": "strict"}  # fmt: skip
-POSTGRES_WORDS = {"int": "bigint", "real": "double precision", "table": "", "log": ""}
+                "log": "strict", "computed": "virtual"}  # fmt: skip
+POSTGRES_WORDS = {"int": "bigint", "real": "double precision", "table": "", "log": "", "computed": "stored"}
 
 _OVERRIDES = ".postgres.sql"
 

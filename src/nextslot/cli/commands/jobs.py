@@ -218,6 +218,7 @@ def _show(job: "JobDetail") -> None:
             "office": job.office_id,
             "params": job.params or None,
             "priority": job.priority,
+            "aged": f"by {job.aged_steps}" if job.aged_steps else None,
             "group": job.group_id,
             "depends on": ", ".join(job.depends_on),
             "resources": job.resources or None,

@@ -242,6 +242,7 @@ function About({ job }) {
     ["Id", html`<span class="mono">${job.job_id}</span>`],
     ["Office", hasOffices() ? html`<a href=${link(["offices", job.office_id])}>${job.office_id}</a>` : job.office_id],
     ["Priority", job.priority === 1_000_000 ? "urgent" : job.priority],
+    ["Aged by", job.aged_steps || null],
     [
       "Attempt",
       `${job.attempt} (${policy.max_attempts ? `at most ${plural(policy.max_attempts, "retry", "retries")}, ${policy.backoff}, from ${policy.base_delay_seconds} s` : "no retries"})`,
@@ -268,6 +269,7 @@ function About({ job }) {
     ["Webhook", job.webhook && `${job.webhook.url} (${job.webhook_status})`],
     ["Worker", job.worker_id],
     ["Session", job.run?.session_id],
+    ["Silent since", job.run?.silent_since && html`<${When} at=${job.run.silent_since} />`],
   ]} /><//>`;
 }
 

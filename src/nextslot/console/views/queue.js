@@ -112,7 +112,7 @@ export function Queue({ officeId, items, isForeseen = true, asOf, hasMore, more,
         <span class="type narrow"><${When} at=${job.expected_start} none=${job.status.toLowerCase()} /></span></span>
       <span class="wide" title="Expected start"><${When} at=${job.expected_start} none=${isForeseen ? "not foreseen" : "…"} /></span>
       <span class="wide"><${Status} status=${job.status} /></span>
-      <span class="wide dim number">${job.priority ? priority(job.priority) : ""}</span>
+      <span class="wide dim number">${job.priority || job.aged_steps ? priority(job.priority) : ""}${job.aged_steps ? ` + ${job.aged_steps}` : ""}</span>
       <span class="buttons">${
         mayMove &&
         html`<button class="quiet narrow" aria-label=${`Move ${job.title || job.job_type} up`}

@@ -12,6 +12,7 @@ const EVENTS = [
   "job.run.failed",
   "job.run.skipped",
   "job.failed_permanently",
+  "job.stalled",
   "job.cancelled",
   "group.finished",
   "schedule.skipped",

@@ -83,10 +83,18 @@ class OfficeCounters:
     """The lanes of one office that have ready jobs, with the changes of this transaction so far."""
 
     def __init__(
-        self, office_id: str, is_paused: bool, callers: Counter[int], turn: int, counts: dict[int, LaneCounts]
+        self,
+        office_id: str,
+        is_paused: bool,
+        callers: Counter[int],
+        turn: int,
+        aging_seconds: float | None,
+        counts: dict[int, LaneCounts],
     ) -> None:
         self.office_id = office_id
         self.is_paused = is_paused
+        # The period after which a ready job gets a step; None: its jobs do not age.
+        self.aging_seconds = aging_seconds
         # How many direct callers wait in each lane.
         self.callers = callers
         self.turn = turn
@@ -128,9 +136,9 @@ class TransactionCounters:
         """Returns the counters of an office, and reads them when they are first needed."""
         known = self._offices.get(office_id)
         if known is None:
-            is_paused, callers, turn, counts = lanes.of_office(self._tx, office_id)
+            is_paused, callers, turn, aging, counts = lanes.of_office(self._tx, office_id)
             waiting = direct.waiting_lanes(self._tx, office_id) if callers else Counter[int]()
-            known = self._offices[office_id] = OfficeCounters(office_id, is_paused, waiting, turn, counts)
+            known = self._offices[office_id] = OfficeCounters(office_id, is_paused, waiting, turn, aging, counts)
         return known
 
     def caller_leaves(self, office_id: str, lane_id: int) -> None:

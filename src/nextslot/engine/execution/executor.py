@@ -5,7 +5,7 @@ It decides no retry, changes no job and sends nothing.
 
 import asyncio
 import contextvars
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ _STOP_ERRORS = {
     FailureKind.INTERRUPTED: "interrupted by the scheduler's shutdown",
 }
 
+# After which silence of a run there is an alarm.
+STALL_ALARM_SECONDS = 600.0
 NO_INPUTS: Mapping[str, Run] = {}
 # A shorter wait may end before any time has passed by the clock, and would be repeated at once.
 SHORTEST_WAIT = 0.001
@@ -38,6 +40,7 @@ ISOLATED = "runs in a separate process: the scheduler died several times in a ro
 
 @dataclass(slots=True)
 class _Active:
+    claim: Claim
     run: RunContext
     job_type: JobType
     # The task to cancel; None for a handler in a thread, which can only check whether its run has to stop.
@@ -48,8 +51,17 @@ class _Active:
 
 
 class Executor:
-    def __init__(self, clock: Clock, job_types: JobTypes, threads: Threads, files: RunFiles) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        job_types: JobTypes,
+        threads: Threads,
+        files: RunFiles,
+        stall_alarm_seconds: float | None = None,
+    ) -> None:
         self._clock = clock
+        # After which silence of a run `StallAlarm` reports it; None or 0: never.
+        self.stall_alarm_seconds = stall_alarm_seconds
         self._job_types = job_types
         self._threads = threads
         self._files = files
@@ -85,7 +97,8 @@ class Executor:
             run.inputs = inputs_of(inputs, self._files)
         run.title, run.role, run.task_id, run.session_id = claim.title, claim.role, claim.task_id, claim.session_id
         task = asyncio.current_task() if job_type.is_async else None
-        active = self._active[claim.run_id] = _Active(run, job_type, task, claim.timeout_seconds)
+        active = self._active[claim.run_id] = _Active(claim, run, job_type, task, claim.timeout_seconds)
+        run.now, run.last_active = self._clock.monotonic, self._clock.monotonic()
         if claim.is_isolated:
             run.log.warning(ISOLATED)
         if listen is not None:
@@ -131,7 +144,6 @@ class Executor:
         """Starts a task that stops the run if it stalls."""
         if claim.stall_timeout_seconds is None:
             return None
-        active.run.now, active.run.last_active = self._clock.monotonic, self._clock.monotonic()
         work = self._stop_if_stalled(active, claim.stall_timeout_seconds)
         return asyncio.get_running_loop().create_task(work)
 
@@ -149,6 +161,10 @@ class Executor:
     def stop_all(self, kind: FailureKind) -> None:
         for run_id in [*self._active, *self._expected]:
             self.stop(run_id, kind)
+
+    @property
+    def active_runs(self) -> Iterator[tuple[Claim, RunContext]]:
+        return ((active.claim, active.run) for active in self._active.values())
 
     def progress(self, run_id: str) -> tuple[float | None, str] | None:
         """Returns the fraction and the text that a run has reported; None if it does not run on this node."""

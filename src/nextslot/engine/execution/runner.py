@@ -21,6 +21,7 @@ from nextslot.telemetry.meters import Meters
 from nextslot.telemetry.tracing import Tracer
 
 from .executor import Executor
+from .stall_alarm import StallAlarm
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,10 @@ class Runner:
         durations: Durations,
         meters: Meters | None = None,
         tracer: Tracer | None = None,
+        stalls: StallAlarm | None = None,
     ) -> None:
         self._clock = clock
+        self._stalls = stalls
         self._store: Store | None = None
         self._executor = executor
         self._finishers = finishers
@@ -70,6 +73,8 @@ class Runner:
 
     def open(self, store: Store) -> None:
         self._store = store
+        if self._stalls is not None:
+            self._stalls.open(store)
 
     @property
     def running(self) -> list[Claim]:
@@ -88,6 +93,8 @@ class Runner:
         task = asyncio.get_running_loop().create_task(self._run(claim, self._freed_at), context=context)
         self._tasks[task] = claim
         self._is_idle.clear()
+        if self._stalls is not None:
+            self._stalls.begin()
         task.add_done_callback(self._left)
 
     def ended(self, job_type: str, seconds: float | None, ended_at: float) -> None:
@@ -208,6 +215,8 @@ class Runner:
         self._executor.forget(claim.run_id)
         if not self._tasks:
             self._is_idle.set()
+            if self._stalls is not None:
+                self._stalls.rest()
         if task.cancelled():
             self._has_lost = True
         elif task.exception() is not None:

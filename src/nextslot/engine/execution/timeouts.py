@@ -1,4 +1,4 @@
-"""Timer and TimeoutManager: do what is due at a stored instant: start, expire, time out, fire a schedule.
+"""Timer and TimeoutManager: do what is due at a stored instant: start, expire, time out, age, fire a schedule.
 
 There is one alarm, set to the earliest instant; nothing polls. `tick` does what is due and sets the next alarm.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from nextslot.domain import FailureKind
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
+from nextslot.engine.dispatch import aging
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import DeliveriesDue, DueBy, Stop, WakeBy
 from nextslot.engine.engine_context import EngineContext
@@ -142,7 +143,12 @@ class TimeoutManager:
 
     def _upcoming(self, tx: Tx) -> Instant | None:
         occurrence = None if self._schedules is None else schedules.next_instant(tx)
-        return _first(jobs.next_instant(tx), outages.next_probe(tx, self._clock.now()), occurrence)
+        probe = outages.next_probe(tx, self._clock.now())
+        return _first(jobs.next_instant(tx), self._next_step(tx), probe, occurrence)
+
+    def _next_step(self, tx: Tx) -> Instant | None:
+        """Returns when a job ages next. A forecast ages its jobs before it starts some, and needs no alarm for it."""
+        return None if self._schedules is None else jobs.next_step(tx)
 
     def expire_if_late(self, tx: Tx) -> None:
         """Expires jobs before a dispatch if the timer is late, so that no expired job starts."""
@@ -170,15 +176,21 @@ class TimeoutManager:
                 self._engine.note_ready(tx, freed, now)
         expired = self._finisher.expire(tx, now, BATCH)
         no_more_cancels = self._finisher.cancel_some(tx, now)
+        no_more_steps = aging.do_due(tx, now)
         to_probe, next_probe = self._outages.do_due(tx, now)
         no_more_occurrences, next_occurrence = True, None
         if self._schedules is not None:
             no_more_occurrences, next_occurrence = self._schedules.do_due(tx, now, BATCH)
         return Due(
-            is_all=own.is_all and len(due) < BATCH and expired < BATCH and no_more_cancels and no_more_occurrences,
+            is_all=own.is_all
+            and len(due) < BATCH
+            and expired < BATCH
+            and no_more_cancels
+            and no_more_steps
+            and no_more_occurrences,
             to_probe=to_probe,
             # Read after the batch, which may have stored something that is due soon.
-            upcoming=_first(jobs.next_instant(tx), own.upcoming, next_probe, next_occurrence),
+            upcoming=_first(jobs.next_instant(tx), self._next_step(tx), own.upcoming, next_probe, next_occurrence),
         )
 
     def _do_own(self, tx: Tx, now: Instant) -> Due:

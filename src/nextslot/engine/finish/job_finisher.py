@@ -146,7 +146,7 @@ class JobFinisher:
             self._outages.after_run(tx, lane, settlement.outcome, now)
         self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
         told = run_events(settlement.outcome.status, is_cancelled, is_last=settlement.retry is None)
-        self._webhooks.job_ended(tx, job_id, facts.office_id, facts.has_webhook, told, now)
+        self._webhooks.job_changed(tx, job_id, facts.office_id, facts.has_webhook, told, now)
         ended = _Ended(
             facts.chain_id,
             facts.lane_id,
@@ -226,7 +226,7 @@ class JobFinisher:
             self._events.note(
                 tx, "job_failed_permanently", now, office_id, job_id, details=_details(settlement.outcome)
             )
-            self._webhooks.job_ended(tx, job_id, office_id, has_webhook, FAILED_PERMANENTLY, now)
+            self._webhooks.job_changed(tx, job_id, office_id, has_webhook, FAILED_PERMANENTLY, now)
         self._conclude(tx, [ended], now)
 
     # A job ends without having run.
@@ -345,7 +345,7 @@ class JobFinisher:
         return _ended(job, ChainEnd.SUCCEEDED)
 
     def _tell(self, tx: Tx, job: Job, events: Sequence[str], now: Instant) -> None:
-        self._webhooks.job_ended(tx, job.job_id, job.office_id, job.webhook is not None, events, now)
+        self._webhooks.job_changed(tx, job.job_id, job.office_id, job.webhook is not None, events, now)
 
     # What follows from the end of a chain.
 

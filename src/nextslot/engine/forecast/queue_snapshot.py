@@ -59,6 +59,8 @@ class Snapshot:
     ready: Mapping[int, int]
     last_turn: int
     nodes: Sequence[Node]
+    # Whether jobs of an office move forward while they are ready.
+    has_aging: bool
 
 
 def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node], now: Instant) -> Snapshot:
@@ -76,9 +78,9 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
     jobs = _together([jobs, *_members(tx, jobs, groups), forecast_reads.chains(tx, _retried(jobs))])
     runs = forecast_reads.runs(tx, running.column("job_id"))
     offices = {office_id, *jobs.column("office_id"), *callers.column("office_id")}
-    lanes = forecast_reads.lanes(tx, offices)
+    lanes, settings = forecast_reads.lanes(tx, offices), forecast_reads.offices(tx, offices)
     copies = [
-        forecast_reads.offices(tx, offices),
+        settings,
         lanes,
         limits,
         forecast_reads.pauses(tx),
@@ -100,6 +102,7 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
         ready=_ready(jobs),
         last_turn=max(lanes.column("turn"), default=0),
         nodes=nodes,
+        has_aging=any(settings.column("priority_aging_seconds")),
     )
 
 

@@ -77,13 +77,15 @@ class Explainer:
         if job is None:
             raise NotFound("job", job_id)
         if job.stage is not Stage.QUEUED:
-            return Explained(job, (_past(tx, job),), 0, False)
+            return Explained(job, (_past(tx, job), *_silent(tx, job)), 0, False)
         ahead = forecast_reads.ahead(tx, job.office_id, jobs.place_of(job), MOST_AHEAD + 1)
         reasons = [*([_stopping()] if is_stopping else []), *self._reasons(tx, job, seen_by)]
         if ahead:
             reasons.append(_ahead(ahead))
         if not reasons:
             reasons.append(Reason(code="next", text="Nothing holds it back: it is about to start."))
+        if job.aged_steps:
+            reasons.append(_aged(job))
         return Explained(job, tuple(reasons), ahead, any(map(_is_blocking, reasons)))
 
     def _reasons(self, tx: Tx, job: Job, seen_by: str | None) -> Iterator[Reason]:
@@ -179,6 +181,13 @@ def _past(tx: Tx, job: Job) -> Reason:
         text = f"{text.rstrip('.')}. It is retried as job {follower}."
         data["retry"] = follower
     return Reason(code="ended", text=text, data=data)
+
+
+def _silent(tx: Tx, job: Job) -> Iterator[Reason]:
+    run = runs.of_job(tx, job.job_id) if job.is_running else None
+    if run is not None and run.silent_since is not None:
+        text = f"It has written no output and reported no progress since {run.silent_since}."
+        yield Reason(code="silent", text=text, data={"silent_since": str(run.silent_since)})
 
 
 # Jobs that have not started.
@@ -342,6 +351,15 @@ def _ahead(ahead: int) -> Reason:
     count = f"More than {MOST_AHEAD:,}" if is_more else f"{ahead:,}"
     text = f"{count} {'job is' if ahead == 1 else 'jobs are'} ahead of it in its office's queue."
     return Reason(code="ahead", text=text, data={"ahead": min(ahead, MOST_AHEAD), "is_more": is_more})
+
+
+def _aged(job: Job) -> Reason:
+    steps = "1 step" if job.aged_steps == 1 else f"{job.aged_steps:,} steps"
+    text = (
+        f"It was ready for long, and has aged by {steps}: it is ordered as if its priority were {job.order_priority:,}"
+    )
+    data = {"aged_steps": job.aged_steps, "priority": job.priority, "order_priority": job.order_priority}
+    return Reason(code="aged", text=f"{text}, not {job.priority:,}.", data=data)
 
 
 # Words.

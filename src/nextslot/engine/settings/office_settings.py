@@ -18,6 +18,7 @@ from nextslot.domain import (
 )
 from nextslot.domain.limits import ConcurrencyPolicy, is_local, office_key, office_of
 from nextslot.engine.dispatch.limits_and_slots import Lanes
+from nextslot.engine.execution.timeouts import Timer
 from nextslot.engine.webhooks.webhook_outbox import WebhookService
 from nextslot.errors import Conflict, Invalid, NotFound, Problem
 from nextslot.store.contract import Tx
@@ -32,8 +33,9 @@ _SETTINGS = {field.name for field in fields(Office)} - {"office_id", "is_paused"
 
 
 class OfficeSettings:
-    def __init__(self, lanes_: Lanes, quotas: OfficeQuotas, webhooks: WebhookService) -> None:
+    def __init__(self, lanes_: Lanes, quotas: OfficeQuotas, webhooks: WebhookService, timer: Timer) -> None:
         self._lanes = lanes_
+        self._timer = timer
         self._quotas = quotas
         self._webhooks = webhooks
         # The settings that the configuration file has for offices: they can be changed only there.
@@ -51,6 +53,7 @@ class OfficeSettings:
         self._check_webhook(office)
         if not offices.insert(tx, office):
             raise Conflict(f"the office {office_id!r} exists already: change it, or choose another id")
+        self._begin_aging(tx, None, office)
         return office
 
     def change(self, tx: Tx, office_id: str, settings: Mapping[str, Json]) -> Office:
@@ -66,6 +69,7 @@ class OfficeSettings:
         if changed.max_concurrent_jobs != office.max_concurrent_jobs:
             self._quotas.check_concurrency(office_id, changed.max_concurrent_jobs)
         offices.update(tx, changed)
+        self._begin_aging(tx, office, changed)
         self._resize(tx, changed)
         return changed
 
@@ -97,7 +101,15 @@ class OfficeSettings:
             offices.insert(tx, after)
         elif after != before:
             offices.update(tx, after)
+        self._begin_aging(tx, before, after)
         return after, after != before
+
+    def _begin_aging(self, tx: Tx, before: Office | None, after: Office) -> None:
+        """Lets the timer apply a new period to the jobs that are queued, some in each transaction."""
+        period = after.priority_aging_seconds
+        if period is not None and (before is None or period != before.priority_aging_seconds):
+            offices.begin_aging(tx, after.office_id)
+            self._timer.note(tx, Instant(0))
 
     def _check_webhook(self, office: Office) -> None:
         """Raises Invalid if a caller sends the messages of an office where webhooks may not go."""
@@ -180,6 +192,9 @@ def _problems(office: Office) -> Iterator[Problem]:
     timeout = office.timeout_seconds
     if timeout is not None and (problem := bounds.SECONDS.problem(timeout)) is not None:
         yield Problem("timeout_seconds", problem)
+    aging = office.priority_aging_seconds
+    if aging is not None and (problem := bounds.AGING.problem(aging)) is not None:
+        yield Problem("priority_aging_seconds", f"{problem}, or null: jobs do not age")
     yield from _role_problems(office.roles)
     if office.webhook is not None:
         yield from webhook_delivery.problems("webhook", office.webhook, webhook_delivery.EVENTS)

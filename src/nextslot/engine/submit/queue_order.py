@@ -5,6 +5,7 @@ The order is that of INV-004 and DEC-005. It runs nothing, creates no runs and d
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from nextslot.domain import MAX_PRIORITY, URGENT, Job, Stage, bounds, request_checks
@@ -20,6 +21,8 @@ from nextslot.system.instant import Instant
 GAP = 1 << 20
 # Larger than the length of any queue.
 MAX_PLACE = 1 << 31
+# In place of a priority: the positions of all priorities together.
+EVERY = URGENT + 1
 
 
 class Created(NamedTuple):
@@ -39,6 +42,7 @@ class NewWork:
 
 class QueueManager:
     def __init__(self, engine: EngineContext) -> None:
+        self._engine = engine
         self._lanes = engine.lanes
         self._timer = engine.timer
         self._events = engine.events
@@ -47,16 +51,25 @@ class QueueManager:
     # Entering.
 
     def back(self, tx: Tx, office_id: str, priority: int) -> int:
-        """Returns a position behind all queued jobs of a priority, and behind those that this transaction was given."""
-        backs = tx.local(_Backs).positions
-        queue = (office_id, priority)
-        last = backs[queue] if queue in backs else jobs.last_position(tx, office_id, priority) or 0
-        backs[queue] = last + GAP
+        """Returns a position behind all queued jobs of a priority, and behind those that this transaction was given.
+
+        In an office that ages its jobs it is behind the jobs of every priority: a job that reaches the level of others
+        then goes before those that came after it.
+        """
+        backs = tx.local(_Backs)
+        queue = (office_id, EVERY if (office_id, EVERY) in backs.positions else priority)
+        last = backs.positions.get(queue)
+        if last is None:
+            last, largest = jobs.last_position(tx, office_id, priority)
+            if largest is not None:
+                queue, last = (office_id, EVERY), max(last, largest)
+        backs.positions[queue] = last + GAP
         return last + GAP
 
     def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> None:
         """Stores new jobs, each at the position that `back` has returned."""
         jobs.insert(tx, new)
+        self._store_largest_positions(tx)
         made = Counter((job.office_id, job.job_type) for job in new)
         tx.local(NewWork).created += [Created(*of, count) for of, count in made.items()]
         links = self._tracer.links_of(new)
@@ -68,6 +81,10 @@ class QueueManager:
             counters.tally(lane_id).chains += chains
         for lane_id, ready in Counter(job.lane_id for job in new if job.is_ready).items():
             counters.add_ready(lane_id, ready)
+        for office_id in {job.office_id for job in new if job.is_ready}:
+            if counters.office(office_id).aging_seconds is not None:
+                ready_jobs = [job.job_id for job in new if job.is_ready and job.office_id == office_id]
+                self._engine.begin_aging(tx, office_id, ready_jobs, now)
         for at in {job.expires_at for job in new} | {job.scheduled_for for job in new if not job.is_due}:
             self._timer.note(tx, at)
 
@@ -84,7 +101,11 @@ class QueueManager:
         after: str | None = None,
         place: int | None = None,
     ) -> Job:
-        """Moves a job to the front or back, before or after another, or to the n-th place of its office's queue."""
+        """Moves a job to the front or back, before or after another, or to the n-th place of its office's queue.
+
+        It gets the priority that the order goes by of the job beside which it is put, so others keep their order, and
+        its age counts anew.
+        """
         given = [choice for choice in (to, before, after, place) if choice is not None]
         if len(given) != 1:
             raise Invalid(f"{len(given)} places are given; give exactly one of to, before, after, place")
@@ -95,12 +116,12 @@ class QueueManager:
         job = self.queued(tx, job_id)
         if before is not None or after is not None:
             other = self._place_of_other(tx, job, before or after or "")
-            priority, position = self._beside(tx, job, other, is_before=before is not None)
+            priority, position = self._beside(tx, job, other, now, is_before=before is not None)
         elif to == "back":
             priority, position = self._at_the_back(tx, job)
         else:
             at = jobs.nth(tx, job.office_id, 0 if place is None else place - 1, but=job_id)
-            priority, position = self._beside(tx, job, at, is_before=True) if at else self._at_the_back(tx, job)
+            priority, position = self._beside(tx, job, at, now, is_before=True) if at else self._at_the_back(tx, job)
         return self._put(tx, job, priority, position, now)
 
     def reorder(self, tx: Tx, job_ids: Sequence[str], now: Instant, office_id: str | None = None) -> list[Job]:
@@ -112,17 +133,17 @@ class QueueManager:
             job_id: job for job_id, job in jobs.get_many(tx, job_ids).items() if office_id in (None, job.office_id)
         }
         self._check_reorder(job_ids, found)
-        places = sorted(jobs.place_of(job) for job in found.values())
+        by_id, places = self._distinct_places(tx, found, now)
         return [
-            self._put(tx, found[job_id], place.priority, place.position, now)
+            self._put(tx, by_id[job_id], place.priority, place.position, now)
             for job_id, place in zip(job_ids, places, strict=True)
         ]
 
     def change_priority(self, tx: Tx, job_id: str, priority: int, now: Instant) -> Job:
-        """Moves a job to the back of another priority. URGENT comes before all other jobs of the office."""
+        """Moves a job to the back of another priority, and lets its age count anew. URGENT comes before all others."""
         refuse_priority(priority)
         job = self.queued(tx, job_id)
-        if priority == job.priority:
+        if priority == job.priority and job.aged_steps == 0:
             return job
         return self._put(tx, job, priority, self.back(tx, job.office_id, priority), now)
 
@@ -164,6 +185,7 @@ class QueueManager:
             counters.add_ready(after.lane_id)
             if not before.is_ready:
                 self._events.note(tx, "job_ready", now, after.office_id, after.job_id)
+                self._engine.begin_aging(tx, after.office_id, [after.job_id], now)
 
     def queued(self, tx: Tx, job_id: str) -> Job:
         """Returns the job if it can still be changed; raises if it was dispatched (INV-001)."""
@@ -213,18 +235,31 @@ class QueueManager:
         last = jobs.last(tx, job.office_id, but=job.job_id)
         return (last.priority, self.back(tx, job.office_id, last.priority)) if last else (job.priority, job.position)
 
-    def _beside(self, tx: Tx, job: Job, other: Place, *, is_before: bool) -> tuple[int, int]:
-        """Returns the priority of another job, and a position just before or after it."""
+    def _distinct_places(self, tx: Tx, found: dict[str, Job], now: Instant) -> tuple[dict[str, Job], list[Place]]:
+        """Returns jobs with their places in order, after giving other positions to jobs that share one since they
+        aged."""
+        while True:
+            places = sorted(jobs.place_of(job) for job in found.values())
+            shared = next((two for one, two in pairwise(places) if one[:2] == two[:2]), None)
+            if shared is None:
+                return found, places
+            self._free_position(tx, found[shared.job_id].office_id, shared.position, shared, now)
+            found = jobs.get_many(tx, found)
+
+    def _beside(self, tx: Tx, job: Job, other: Place, now: Instant, *, is_before: bool) -> tuple[int, int]:
+        """Returns the priority that the order goes by of another job, and a position just before or after it."""
         if is_before:
             below = jobs.position_before(tx, job.office_id, other, but=job.job_id)
-            above = other
-        else:
-            below = other.position
-            above = other._replace(position=other.position + 1)
-        return other.priority, self._free_position(tx, job, below, above)
+            return other.priority, self._free_position(tx, job.office_id, below, other, now, but=job.job_id)
+        after = other.job_id
+        position = self._free_position(tx, job.office_id, other.position, other, now, but=job.job_id, after=after)
+        return other.priority, position
 
-    def _free_position(self, tx: Tx, job: Job, below: int | None, above: Place) -> int:
+    def _free_position(
+        self, tx: Tx, office_id: str, below: int | None, above: Place, now: Instant, *, but: str = "", after: str = ""
+    ) -> int:
         """Returns a free position after `below` and before the jobs from `above` on, and moves these if there is none.
+        Leaves out the jobs `but` and `after`.
 
         The more jobs must move, the further apart they are placed (Dietz and Sleator's n²), so that each of thousands
         of moves to the same place moves only a few other jobs.
@@ -233,33 +268,56 @@ class QueueManager:
             return above.position - GAP
         limit = 64
         while True:
-            following = jobs.from_position(tx, job.office_id, above, but=job.job_id, limit=limit)
+            following = jobs.from_position(tx, office_id, above, but=but, after=after, limit=limit)
             for count, (_, position) in enumerate(following):
                 if position - below > (count + 1) ** 2:
-                    return self._respace(tx, above.priority, below, position, following[:count])
+                    return self._respace(tx, office_id, below, position, following[:count], now)
             if len(following) < limit:
-                # The last position changes, so the one that this transaction remembers is wrong.
-                tx.local(_Backs).positions.pop((job.office_id, above.priority), None)
-                return self._respace(tx, above.priority, below, below + (len(following) + 2) * GAP, following)
+                end = below + (len(following) + 2) * GAP
+                self._note_last(tx, office_id, above.priority, end)
+                return self._respace(tx, office_id, below, end, following, now)
             limit *= 8
 
-    def _respace(self, tx: Tx, priority: int, below: int, above: int, between: Sequence[tuple[str, int]]) -> int:
+    def _note_last(self, tx: Tx, office_id: str, priority: int, end: int) -> None:
+        """Notes that the last position of a level changes: what this transaction remembers of it would be wrong."""
+        backs = tx.local(_Backs)
+        backs.positions.pop((office_id, priority), None)
+        largest = backs.positions.get((office_id, EVERY)) or jobs.last_position(tx, office_id, priority)[1]
+        if largest is not None:
+            backs.positions[office_id, EVERY] = max(largest, end)
+
+    def _respace(
+        self, tx: Tx, office_id: str, below: int, above: int, between: Sequence[tuple[str, int]], now: Instant
+    ) -> int:
         """Spreads the jobs evenly in their order. Returns the first of the new positions, which stays free."""
         step = (above - below) // (len(between) + 2) or 1
+        # A job that waits may get a next step too: it is dropped when it is due.
+        ages_at = self._engine.next_step(tx, office_id, now) if between else None
         for number, (job_id, _) in enumerate(between, start=2):
-            jobs.set_place(tx, job_id, priority, below + number * step)
+            jobs.set_position(tx, job_id, below + number * step, ages_at)
         return below + step
 
     def _put(self, tx: Tx, job: Job, priority: int, position: int, now: Instant) -> Job:
-        if (priority, position) == (job.priority, job.position):
+        if (priority, position) == (job.order_priority, job.position):
             return job
-        jobs.set_place(tx, job.job_id, priority, position)
+        ages_at = self._engine.next_step(tx, job.office_id, now) if job.is_ready and priority != URGENT else None
+        jobs.set_place(tx, job.job_id, priority, position, ages_at)
+        self._timer.note(tx, ages_at)
+        self._store_largest_positions(tx)
         self._events.note(
             tx, "job_moved", now, job.office_id, job.job_id, details={"priority": priority, "position": position}
         )
         # Dispatch the office again: another job may be the first now.
         self._lanes.counters(tx).office(job.office_id)
-        return job._replace(priority=priority, position=position)
+        return job._replace(priority=priority, position=position, aged_steps=0, ages_at=ages_at)
+
+    def _store_largest_positions(self, tx: Tx) -> None:
+        """Stores the largest positions of offices that age their jobs, once for each that has grown."""
+        backs = tx.local(_Backs)
+        for (office_id, priority), position in backs.positions.items():
+            if priority == EVERY and backs.stored.get(office_id) != position:
+                backs.stored[office_id] = position
+                offices.set_last_position(tx, office_id, position)
 
     def _check_reorder(self, job_ids: Sequence[str], found: dict[str, Job]) -> None:
         if not job_ids:
@@ -280,10 +338,12 @@ class QueueManager:
 
 
 class _Backs:
-    """The last positions of the queues to which this transaction has added jobs."""
+    """The last positions of the queues to which this transaction has added jobs, by office and priority."""
 
     def __init__(self, tx: Tx) -> None:
         self.positions: dict[tuple[str, int], int] = {}
+        # The largest position of each office that was stored.
+        self.stored: dict[str, int] = {}
 
 
 def refuse_priority(priority: int) -> None:

@@ -11,8 +11,9 @@ from nextslot.domain import Json
 
 # Discord takes 2,000 characters, ntfy 4,096 bytes.
 MOST_OF_A_TEXT = 1000
-_SIGNS = {"completed": "✅", "failed": "❌", "failed_permanently": "❌", "skipped": "⏭️", "cancelled": "🚫"}
-_VERBS = {"failed_permanently": "failed for good"}
+_SIGNS = {"completed": "✅", "failed": "❌", "failed_permanently": "❌", "skipped": "⏭️", "cancelled": "🚫",
+          "stalled": "⏳"}  # fmt: skip
+_VERBS = {"failed_permanently": "failed for good", "stalled": "has been silent for long"}
 
 
 class ChatMessage(NamedTuple):
@@ -33,7 +34,8 @@ def _sentence(event: str, content: Mapping[str, Json]) -> tuple[str, str]:
     if "job" in content:
         job, run = content["job"], content.get("run") or {}
         name = job.get("title") or job["job_type"]
-        why = run.get("error") or run.get("reason") or job.get("cancel_reason") or ""
+        silent = f"no output and no progress since {run['silent_since']}" if event == "job.stalled" else ""
+        why = silent or run.get("error") or run.get("reason") or job.get("cancel_reason") or ""
         return _short(f"{name} {verb}"), _short(f"{why}\njob {job['job_id']} in {job['office_id']}".strip())
     if "group" in content:
         group = content["group"]

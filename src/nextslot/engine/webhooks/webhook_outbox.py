@@ -178,11 +178,11 @@ class WebhookService:
 
     # Events that cause messages.
 
-    def job_ended(
+    def job_changed(
         self, tx: Tx, job_id: str, office_id: str, has_own: bool, events: Sequence[str], now: Instant
     ) -> None:
-        """Adds the messages about an ended job. `has_own`: whether the job has its own webhook. Does nothing without
-        receivers.
+        """Adds the messages about a job that has ended or stalled. `has_own`: whether the job has its own webhook. Does
+        nothing without receivers.
         """
         listeners = self._listeners
         if not has_own and not self._has_listeners(office_id):
@@ -242,6 +242,10 @@ class WebhookService:
         event = f"direct.{ended.status.lower()}"
         for target in policy.targets(event, own, None, (), policy.DIRECT_EVENTS):
             self._add(tx, event, target, {"direct": ended.to_dict()}, now, ended.office_id)
+
+    def direct_stalled(self, tx: Tx, stalled: Direct, now: Instant) -> None:
+        """Adds the messages to those who asked for stalls of jobs."""
+        self._notify(tx, "job.stalled", stalled.office_id, {"direct": stalled.to_dict()}, now)
 
     def store(self, tx: Tx) -> None:
         """Puts the messages into the outbox at the end of a transaction, with the numbers of their events."""
@@ -474,7 +478,7 @@ class SilentWebhooks(WebhookService):
     def __init__(self, chance: Chance, events: EventLog) -> None:
         super().__init__(chance, events, WebhookSettings())
 
-    def job_ended(
+    def job_changed(
         self, tx: Tx, job_id: str, office_id: str, has_own: bool, events: Sequence[str], now: Instant
     ) -> None:
         pass

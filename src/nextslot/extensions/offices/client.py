@@ -47,6 +47,7 @@ class OfficeConfigChanges(TypedDict, total=False):
     retryBackoff: str
     retryBaseDelay: int
     retryOn: Sequence[str]
+    priorityAging: float | None
 
 
 class Office(ClientValue, domain.OfficeFields[datetime]):
@@ -75,6 +76,7 @@ class OfficeJob(ClientValue):
     description: str | None
     status: str
     priority: int
+    aged_steps: int
     params: Json
     timeout_ms: int | None
     depends_on: tuple[str, ...]
@@ -108,6 +110,7 @@ class OfficeConfig(ClientValue):
     retryBackoff: str  # noqa: N815
     retryBaseDelay: float  # noqa: N815
     retryOn: tuple[str, ...]  # noqa: N815
+    priorityAging: float | None  # noqa: N815
 
 
 class OfficeRole(ClientValue):

@@ -1,6 +1,7 @@
 """Commands about offices: their settings, their figures, and their jobs in the language of offices."""
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from nextslot.cli.session import Session, command, group
 if TYPE_CHECKING:
     from nextslot.client.transports import BlockingTransport
 
-    from .client import OfficeEvent, OfficeJob, OfficeJobOptions, OfficeOptions, Offices
+    from .client import OfficeEvent, OfficeJob, OfficeJobOptions, OfficeOptions, OfficeRoleOptions, Offices
 
 Which = Annotated[str, typer.Argument(metavar="OFFICE", help="Its id, or its name.", show_default=False)]
 Job = Annotated[str, typer.Argument(metavar="ID", help="The job, by its id or a part of it.", show_default=False)]
@@ -30,6 +31,11 @@ def register(app: typer.Typer) -> None:
         command(office)(function)
     command(office, takes_negative=True)(priority)
     command(office, "cancel-all")(cancel_all)
+    role = group("role", "How an office runs the jobs of its roles.")
+    command(role, "ls")(role_ls)
+    command(role, "set")(role_set)
+    command(role, "rm")(role_rm)
+    office.add_typer(role)
     app.add_typer(office)
 
 
@@ -313,6 +319,68 @@ def events(
 
 def _event_words(event: "OfficeEvent") -> list[str]:
     return [event.type, output.short(event.job_id), json.dumps(event.details, ensure_ascii=False)]
+
+
+Role = Annotated[str, typer.Argument(metavar="ROLE", help="Such as FE.", show_default=False)]
+
+
+def role_ls(session: Session, office: Which) -> None:
+    """List the roles of an office: their commands, timeouts and limits."""
+    found = _offices(session).roles(find(session, office))
+    rows = [
+        [
+            one.role,
+            "office" if one.is_own else "",
+            None if one.timeout_ms is None else f"{one.timeout_ms / 1000:g} s",
+            one.max_concurrent,
+            one.cwd,
+            ", ".join(one.env),
+            shlex.join(one.command or ()),
+        ]
+        for one in found
+    ]
+    headings = ("ROLE", "SET BY", "TIMEOUT", "AT ONCE", "DIRECTORY", "VARIABLES", "COMMAND")
+    session.show({"items": [one.json for one in found]}, lambda: output.table(headings, rows, "no roles"))
+
+
+def role_set(
+    session: Session,
+    office: Which,
+    role: Role,
+    argv: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND…]", help="What its sessions run.", show_default=False)
+    ] = None,
+    cwd: Annotated[str | None, typer.Option(help="The directory of its sessions.")] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable; can be repeated.")] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Of its jobs that have none.")] = None,
+) -> None:
+    """Set how an office runs the jobs of a role; what is not given is as the configuration says.
+
+    It replaces what was set before, and needs a key with the scope admin.
+    """
+    pairs = [one.partition("=") for one in env or ()]
+    wrong = [name + given for name, given, _ in pairs if not name or not given]
+    if wrong:
+        raise typer.BadParameter(f"--env {wrong[0]!r} is not a variable; write --env NAME=VALUE")
+    settings: OfficeRoleOptions = {}
+    if argv:
+        settings["command"] = argv
+    if cwd is not None:
+        settings["cwd"] = cwd
+    if pairs:
+        settings["env"] = {name: value for name, _, value in pairs}
+    if timeout is not None:
+        settings["timeout_ms"] = timeout * 1000
+    if not settings:
+        raise typer.BadParameter("nothing was given; give a command after --, --cwd, --env or --timeout")
+    done = _offices(session).put_role(find(session, office), role, **settings)
+    session.show(done.json, lambda: output.say(f"{role} is set: {shlex.join(done.command or ()) or 'no command'}"))
+
+
+def role_rm(session: Session, office: Which, role: Role) -> None:
+    """Remove an office's own settings of a role; the configuration's count again."""
+    done = _offices(session).delete_role(find(session, office), role)
+    session.show(done.json, lambda: output.say(f"{role} is as the configuration says"))
 
 
 def _given(

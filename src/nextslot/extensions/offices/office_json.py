@@ -15,6 +15,7 @@ def office_job(value: OfficeJob) -> dict[str, Json]:
         "description": value.description,
         "status": value.status,
         "priority": value.priority,
+        "aged_steps": value.aged_steps,
         "params": value.params,
         "timeout_ms": value.timeout_ms,
         "depends_on": list(value.depends_on),
@@ -70,6 +71,7 @@ def office_config(value: OfficeConfig) -> dict[str, Json]:
         "retryBackoff": value.retry_backoff,
         "retryBaseDelay": value.retry_base_delay,
         "retryOn": list(value.retry_on),
+        "priorityAging": value.priority_aging,
     }
 
 

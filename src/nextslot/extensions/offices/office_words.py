@@ -91,6 +91,8 @@ class OfficeJob:
     description: str | None
     status: OfficeJobStatus
     priority: int
+    # By how many priorities it goes before others because it was ready for long.
+    aged_steps: int
     params: Mapping[str, Json]
     timeout_ms: int | None
     depends_on: tuple[str, ...]
@@ -141,6 +143,8 @@ class OfficeConfig:
     retry_base_delay: float
     # The failure kinds that are retried besides those that every office retries.
     retry_on: tuple[FailureKind, ...]
+    # The period after which a job that is ready goes before others by one priority more; None: never.
+    priority_aging: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +242,7 @@ def office_job(chain: Sequence[Job], runs: Mapping[str, RunFacts], blocked_by: S
         description=last.title,
         status=status,
         priority=-last.priority,
+        aged_steps=last.aged_steps,
         params=last.params,
         timeout_ms=None if last.timeout_seconds is None else round(last.timeout_seconds * 1000),
         depends_on=root.depends_on,
@@ -368,8 +373,10 @@ _SETTINGS = {
     "retryBackoff": "backoff",
     "retryBaseDelay": "base_delay_seconds",
     "retryOn": "retry_on",
+    "priorityAging": "priority_aging_seconds",
 }
-_MILLISECONDS = {"defaultTimeout", "retryBaseDelay"}
+# Settings in milliseconds, with the smallest value of each.
+_MILLISECONDS = {"defaultTimeout": 0, "retryBaseDelay": 0, "priorityAging": 1000}
 _OF_POLICY = {"maxRetries", "retryBackoff", "retryBaseDelay", "retryOn"}
 
 
@@ -383,6 +390,7 @@ def config_of(office: Office) -> OfficeConfig:
         retry_backoff=office.retry_policy.backoff,
         retry_base_delay=milliseconds(office.retry_policy.base_delay_seconds),
         retry_on=_added_kinds(office.retry_policy.retry_on),
+        priority_aging=None if office.priority_aging_seconds is None else milliseconds(office.priority_aging_seconds),
     )
 
 
@@ -434,11 +442,12 @@ def _config_problems(config: object) -> Iterator[Problem]:
         return
     for name in sorted(map(str, config.keys() - _SETTINGS.keys())):
         yield Problem(name, "there is no such setting; there are " + ", ".join(_SETTINGS))
-    for name in _MILLISECONDS & config.keys():
-        value = config[name]
-        is_none = value is None and name == "defaultTimeout"
-        if not is_none and not request_checks.is_number(value, most=request_checks.MAX_SECONDS * 1000):
-            yield Problem(name, "a number of milliseconds")
+    for name in _MILLISECONDS.keys() & config.keys():
+        value, least = config[name], _MILLISECONDS[name]
+        is_none = value is None and name != "retryBaseDelay"
+        most = request_checks.MAX_SECONDS * 1000
+        if not is_none and not request_checks.is_number(value, above=least - 1e-9, most=most):
+            yield Problem(name, "a number of milliseconds" + (f" from {least:,}, or null" if least else ""))
     if not isinstance(config.get("maxConcurrentByRole", {}), Mapping | None):
         yield Problem("maxConcurrentByRole", "must be an object: limits by role")
     if config.get("retryOn") is not None and (problem := request_checks.kinds_problem(config["retryOn"])):

@@ -110,6 +110,9 @@ class ConfigBody(Body):
     retryOn: list[str] | None = Field(  # noqa: N815
         None, description="Failure kinds to retry besides timeout, session_error, crash and interrupted"
     )
+    priorityAging: Annotated[int | float, Field(ge=1000, le=request_checks.MAX_SECONDS * 1000)] | None = Field(  # noqa: N815
+        None, description="Milliseconds after which a job that is ready goes before others by one more; null: never"
+    )
 
 
 @shows(Office, IN_ANSWERS)
@@ -144,6 +147,7 @@ class OfficeJob(ResponseModel):
     description: str | None
     status: OfficeJobStatus
     priority: int
+    aged_steps: int = Field(description="By how many priorities it goes before others because it was ready for long")
     params: dict[str, Any]
     timeout_ms: int | None
     depends_on: list[str]

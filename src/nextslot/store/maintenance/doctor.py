@@ -63,6 +63,11 @@ _CHECKS = (
         "the job {} has the same place in its queue as another job (INV-004)",
         "move it: nextslot move",
     ),
+    (
+        "doctor.unaged",
+        "the job {} is ready in an office that ages its jobs, but gets no further steps (spec 3.13)",
+        "move it: nextslot move",
+    ),
     ("doctor.undecided", "the job {} failed, and its retry was never decided (spec 6.6)", RESTART),
     (
         "doctor.lost_retries",

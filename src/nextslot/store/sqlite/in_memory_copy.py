@@ -21,8 +21,8 @@ T = TypeVar("T")
 # The indexes that dispatch needs. The others serve lists, which a forecast never reads.
 _INDEXES = (
     "jobs_queue", "jobs_ready", "jobs_worker", "jobs_chain", "jobs_group ", "jobs_unstarted", "jobs_due", "jobs_expiry",
-    "jobs_starving", "jobs_retry", "lanes_", "runs_timeout", "dependencies_", "direct_wait", "direct_running",
-    "reservations_active", "reservations_expiry",
+    "jobs_starving", "jobs_aging", "jobs_retry", "lanes_", "offices_aging", "runs_timeout", "dependencies_",
+    "direct_wait", "direct_running", "reservations_active", "reservations_expiry",
 )  # fmt: skip
 # Values for columns that must not be null but that a forecast never reads.
 _UNUSED = {"text": "{}", "integer": 0, "real": 0.0}

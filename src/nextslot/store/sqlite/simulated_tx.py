@@ -82,11 +82,12 @@ class DispatchMemory:
         lane = self._lanes[lane_id]
         return [(lane.ready, lane.is_open, lane.turn)]
 
-    def of_office(self, office_id: str, is_paused: int, callers: int) -> list[Row]:
+    def of_office(self, office_id: str, is_paused: int, callers: int, aging: float | None) -> list[Row]:
         lanes = [(lane_id, self._lanes[lane_id]) for lane_id in self._by_office.get(office_id, ())]
         turn = max((lane.turn for _, lane in lanes), default=None)
-        found = [(is_paused, callers, turn, id_, one.ready, one.is_open, one.turn) for id_, one in lanes if one.ready]
-        return found or [(is_paused, callers, turn, None, None, None, None)]
+        office = (is_paused, callers, turn, aging)
+        found = [(*office, id_, one.ready, one.is_open, one.turn) for id_, one in lanes if one.ready]
+        return found or [(*office, None, None, None, None)]
 
     def first_open_class(self) -> str | None:
         return min((lane.class_key for lane in self._lanes.values() if lane.is_open), default=None)
@@ -169,7 +170,7 @@ class SimulatedTx(SqliteTx):
             self._note(statement, values)
         found = super().rows(statement, **values)
         if statement == "lanes.of_office":
-            return memory.of_office(values["office_id"], found[0][0], found[0][1])
+            return memory.of_office(values["office_id"], found[0][0], found[0][1], found[0][3])
         if statement == "lanes.outlook":
             return [(*found[0][:2], memory.first_open_class(), *found[0][3:])]
         return found

@@ -3,6 +3,9 @@ insert into direct_executions ({direct.new_columns}, arrival, status, webhook)
 select {direct.new_values}, coalesce(max(arrival), 0) + 1, 'WAITING', :webhook
 from direct_executions;
 
+-- set_silent: since when running work is silent; null: it is not
+update direct_executions set silent_since = :since where run_id = :run_id and status = 'RUNNING';
+
 -- get: one direct execution
 select {direct.columns} from direct_executions where run_id = :run_id;
 

@@ -126,9 +126,16 @@ select jobs.worker_id from jobs join direct_executions on direct_executions.work
 where jobs.stage = 'RUNNING' and jobs.finished_at is null and direct_executions.status = 'RUNNING'
 order by jobs.worker_id limit 100;
 
--- shared_places: queued jobs that have the place of another one (INV-004)
+-- shared_places: queued jobs that have the place of another one (INV-004); jobs that age may meet at one
 select max(job_id) from jobs where stage = 'QUEUED'
+    and office_id in (select office_id from offices where last_position is null)
 group by office_id, priority, position having count(*) > 1 order by 1 limit 100;
+
+-- unaged: jobs that are ready in an office that ages its jobs, and get no next step (spec 3.13)
+select jobs.job_id from jobs join offices on offices.office_id = jobs.office_id
+where offices.priority_aging_seconds is not null and offices.aging_from is null and jobs.stage = 'QUEUED'
+    and jobs.unmet = 0 and jobs.is_due = 1 and jobs.is_turn = 1 and jobs.order_priority < 999999 and jobs.ages_at is null
+order by jobs.job_id limit 100;
 
 -- undecided: failures of which nobody has said what follows (spec 6.6)
 select job_id from jobs where decision = 'undecided' order by job_id limit 100;

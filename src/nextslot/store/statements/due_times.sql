@@ -23,6 +23,9 @@ update reservations set reserved_at = reserved_at + :shift where status = 'ACTIV
 -- shift_ages: since when jobs have been passed over
 update jobs set passed_over_since = passed_over_since + :shift where stage = 'QUEUED' and passed_over_since is not null;
 
+-- shift_steps: when jobs get their next step of aging
+update jobs set ages_at = ages_at + :shift where stage = 'QUEUED' and ages_at is not null;
+
 -- shift_retries: when retries are due
 update jobs set scheduled_for = scheduled_for + :shift where stage = 'QUEUED' and is_due = 0 and retry_of is not null;
 

@@ -1,12 +1,12 @@
 -- columns: what a replay needs of a job
-job_id, office_id, lane_id, job_type, group_id, sequence, stage, outcome, decision, priority, position, retry_of,
-chain_id, scheduled_for, expires_at, unmet, is_due, is_turn, passed_over_since, on_dependency_failure, timeout_seconds,
+job_id, office_id, lane_id, job_type, group_id, sequence, stage, outcome, decision, priority, aged_steps, ages_at, position,
+retry_of, chain_id, scheduled_for, expires_at, unmet, is_due, is_turn, passed_over_since, on_dependency_failure, timeout_seconds,
 retry_policy, created_at, queued_at, started_at, finished_at, cancel_mode, cancelled_at, worker_id
 
 -- queue: the first queued jobs of an office, in order
 select {forecast.columns} from jobs
 where office_id = :office_id and stage = 'QUEUED'
-order by priority desc, position, created_at, job_id limit :limit;
+order by order_priority desc, position, created_at, job_id limit :limit;
 
 -- running: what runs now
 select {forecast.columns} from jobs where stage = 'RUNNING' and finished_at is null order by worker_id limit :limit;
@@ -37,7 +37,7 @@ order by office_id limit :limit;
 
 -- offices: some offices, as far as dispatch goes
 select office_id, name, status, is_paused, max_concurrent_jobs, role_limits, retry_policy, cancel_mode,
-    on_dependency_failure, created_at
+    on_dependency_failure, created_at, priority_aging_seconds, last_position
 from offices where office_id in (select key from json_each(:office_ids));
 
 -- lanes: the lanes of some offices
@@ -69,11 +69,11 @@ where newest.status = 'COMPLETED' order by newest.run_id desc;
 -- ahead: how many queued jobs are before a place in an office's queue, but not more than a limit
 select count(*) from (
     select job_id from (
-        select job_id from jobs where office_id = :office_id and stage = 'QUEUED' and priority > :priority limit :limit
+        select job_id from jobs where office_id = :office_id and stage = 'QUEUED' and order_priority > :priority limit :limit
     ) more_urgent
     union all
     select job_id from (
-        select job_id from jobs where office_id = :office_id and stage = 'QUEUED' and priority = :priority
+        select job_id from jobs where office_id = :office_id and stage = 'QUEUED' and order_priority = :priority
             and (position, created_at, job_id) < (:position, :created_at, :job_id) limit :limit
     ) earlier
     limit :limit

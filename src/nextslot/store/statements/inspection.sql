@@ -1,9 +1,10 @@
 -- ready: jobs that are free to go, with their places
-select job_id, office_id, lane_id, priority, position, created_at, passed_over_since from jobs
+select job_id, office_id, lane_id, priority, aged_steps, position, created_at, passed_over_since from jobs
 where stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1;
 
 -- started: jobs whose start was told after an event, in the order in which they were started
-select jobs.job_id, jobs.office_id, jobs.lane_id, jobs.priority, jobs.position, jobs.created_at, jobs.passed_over_since
+select jobs.job_id, jobs.office_id, jobs.lane_id, jobs.priority, jobs.aged_steps, jobs.position, jobs.created_at,
+    jobs.passed_over_since
 from events join jobs on jobs.job_id = events.job_id
 where events.seq > :seq and events.type = 'job_started' order by events.seq;
 
@@ -69,7 +70,7 @@ select schedule_id, office_id, cron_expression, timezone, enabled, deleted_at is
 select distinct schedule_id from jobs where schedule_id is not null and finished_at is null;
 
 -- offices: the settings that limits follow
-select office_id, status, max_concurrent_jobs, role_limits, webhook from offices;
+select office_id, status, max_concurrent_jobs, role_limits, webhook, priority_aging_seconds from offices;
 
 -- dependents: the policy of each job that waits for others
 select job_id, on_dependency_failure from jobs where stage = 'QUEUED' and unmet > 0;
@@ -99,7 +100,7 @@ select job_id, lane_id, office_id, role, job_type, resources from jobs;
 
 -- queue: every queued job in the order of its office's queue
 select job_id, office_id from jobs where stage = 'QUEUED'
-order by office_id, priority desc, position, created_at, job_id;
+order by office_id, order_priority desc, position, created_at, job_id;
 
 -- holders: what runs, with its lane
 select job_id, lane_id from jobs where stage = 'RUNNING' and finished_at is null

@@ -13,16 +13,17 @@ select job_id, chain_id, office_id from jobs where job_id in (select key from js
 -- by_unique_key: the job that has this key and has not ended
 select {jobs.columns} from jobs where office_id = :office_id and unique_key = :unique_key and finished_at is null;
 
--- last_position: where the queue of a priority ends
-select max(position) from jobs where office_id = :office_id and priority = :priority and stage = 'QUEUED';
+-- last_position: where the jobs of an office that have reached a level end, and where all of its jobs do if it ages them
+select max(position), (select last_position from offices where offices.office_id = :office_id) from jobs
+where office_id = :office_id and order_priority = :priority and stage = 'QUEUED';
 
 -- brief: what running a job needs to know of it
 params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds, title, role, task_id, depends_on
 
 -- heads: the first ready jobs of a lane, in order (INV-004)
-select job_id, priority, position, created_at, passed_over_since, {jobs.brief} from jobs
+select job_id, order_priority, position, created_at, passed_over_since, {jobs.brief} from jobs
 where lane_id = :lane_id and stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1
-order by priority desc, position, created_at, job_id limit :limit;
+order by order_priority desc, position, created_at, job_id limit :limit;
 
 -- start: a queued job begins to run; its run has been inserted just before
 update jobs set stage = 'RUNNING', started_at = :now, worker_id = :worker_id
@@ -120,12 +121,35 @@ select (select min(scheduled_for) from jobs where stage = 'QUEUED' and is_due = 
 update jobs set passed_over_since = :now where job_id = :job_id and stage = 'QUEUED' and passed_over_since is null;
 
 -- starving: ready jobs that have been passed over for too long, the longest first
-select office_id, lane_id, job_id, priority, position, created_at, passed_over_since, {jobs.brief} from jobs
+select office_id, lane_id, job_id, order_priority, position, created_at, passed_over_since, {jobs.brief} from jobs
 where stage = 'QUEUED' and passed_over_since <= :since and unmet = 0 and is_due = 1 and is_turn = 1
 order by passed_over_since, job_id limit :limit;
 
--- set_place: a queued job's priority and position
-update jobs set priority = :priority, position = :position where job_id = :job_id and stage = 'QUEUED';
+-- set_place: a queued job's priority and position; its steps are gone, and the next is counted from now
+update jobs set priority = :priority, position = :position, aged_steps = 0, ages_at = :ages_at
+where job_id = :job_id and stage = 'QUEUED';
+
+-- set_position: another position for a job that makes room for another; it goes on aging, or begins to
+update jobs set position = :position, ages_at = coalesce(ages_at, :ages_at) where job_id = :job_id and stage = 'QUEUED';
+
+-- begin_aging: when jobs that have just become ready get their next step, by a JSON object whose keys are the ids
+update jobs set ages_at = :ages_at
+where job_id in (select key from json_each(:job_ids)) and stage = 'QUEUED' and priority < 1000000;
+
+-- to_age: queued jobs whose next step is due, with the period of their office
+select jobs.job_id, jobs.priority, jobs.aged_steps, jobs.ages_at,
+    case when jobs.unmet = 0 and jobs.is_due = 1 and jobs.is_turn = 1 then 1 else 0 end, offices.priority_aging_seconds
+from jobs join offices on offices.office_id = jobs.office_id
+where jobs.stage = 'QUEUED' and jobs.ages_at <= :now order by jobs.ages_at limit :limit;
+
+-- age: the steps that a queued job has now, and when it gets the next one
+update jobs set aged_steps = :aged_steps, ages_at = :ages_at where job_id = :job_id and stage = 'QUEUED';
+
+-- age_at_latest: a queued job gets its next step at this time, unless it gets it before
+update jobs set ages_at = :ages_at where job_id = :job_id and stage = 'QUEUED' and (ages_at is null or ages_at > :ages_at);
+
+-- next_step: when the next step of any job is due
+select min(ages_at) from jobs where stage = 'QUEUED' and ages_at is not null;
 
 -- set_params: other parameters for a queued job, and the limits that follow from them
 update jobs set params = :params, resources = :resources, lane_id = :lane_id where job_id = :job_id and stage = 'QUEUED';
@@ -134,27 +158,37 @@ update jobs set params = :params, resources = :resources, lane_id = :lane_id whe
 update jobs set title = :title where job_id = :job_id and stage = 'QUEUED';
 
 -- last: the last queued job of an office
-select job_id, priority, position, created_at from jobs where office_id = :office_id and stage = 'QUEUED' and job_id <> :but
-order by priority, position desc, created_at desc, job_id desc limit 1;
+select job_id, order_priority, position, created_at from jobs where office_id = :office_id and stage = 'QUEUED' and job_id <> :but
+order by order_priority, position desc, created_at desc, job_id desc limit 1;
 
 -- nth: the queued job at a place, counted from 0, without the one that moves
-select job_id, priority, position, created_at from jobs where office_id = :office_id and stage = 'QUEUED' and job_id <> :but
-order by priority desc, position, created_at, job_id limit 1 offset :place;
+select job_id, order_priority, position, created_at from jobs where office_id = :office_id and stage = 'QUEUED' and job_id <> :but
+order by order_priority desc, position, created_at, job_id limit 1 offset :place;
 
--- position_before: the position just before one, within its priority
-select max(position) from jobs
-where office_id = :office_id and priority = :priority and stage = 'QUEUED' and position < :position and job_id <> :but;
+-- position_before: the position of the job just before a place, on its level
+select position from jobs
+where office_id = :office_id and order_priority = :priority and stage = 'QUEUED'
+    and (position, created_at, job_id) < (:position, :created_at, :job_id) and job_id <> :but
+order by position desc, created_at desc, job_id desc limit 1;
 
--- from_position: the queued jobs of a priority from a position on
+-- from_position: the queued jobs of a level from a place on, without the one that moves and the one that it follows
 select job_id, position from jobs
-where office_id = :office_id and priority = :priority and stage = 'QUEUED' and position >= :position and job_id <> :but
+where office_id = :office_id and order_priority = :priority and stage = 'QUEUED'
+    and (position, created_at, job_id) >= (:position, :created_at, :job_id) and job_id not in (:but, :after)
 order by position, created_at, job_id limit :limit;
 
 -- queue: a page of an office's queue in its order, after the given place
 select {jobs.columns} from jobs
 where office_id = :office_id and stage = 'QUEUED'
-    and (priority < :priority or (priority = :priority and (position, created_at, job_id) > (:position, :created_at, :job_id)))
-order by priority desc, position, created_at, job_id limit :limit;
+    and (order_priority < :priority or (order_priority = :priority and (position, created_at, job_id) > (:position, :created_at, :job_id)))
+order by order_priority desc, position, created_at, job_id limit :limit;
+
+-- queue_places: a page of the places of an office's queue, and whether a job may age: it is ready, and not in front
+select job_id, order_priority, position, created_at,
+    case when unmet = 0 and is_due = 1 and is_turn = 1 and order_priority < 999999 then 1 else 0 end from jobs
+where office_id = :office_id and stage = 'QUEUED'
+    and (order_priority < :priority or (order_priority = :priority and (position, created_at, job_id) > (:position, :created_at, :job_id)))
+order by order_priority desc, position, created_at, job_id limit :limit;
 
 -- running_of: what an office runs now
 select {jobs.columns} from jobs

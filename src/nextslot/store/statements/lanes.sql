@@ -18,11 +18,11 @@ select {lanes.columns} from lanes where lane_id = :lane_id;
 -- counts: what changes of one lane
 select ready, is_open, turn from lanes where lane_id = :lane_id;
 
--- of_office: an office's pause, waiting callers and last turn, with its lanes that have ready jobs (or one empty row)
+-- of_office: an office's pause, waiting callers, last turn and period of aging, with its lanes that have ready jobs (or one empty row)
 select offices.is_paused,
     (select count(*) from direct_executions where direct_executions.office_id = :office_id and status = 'WAITING'),
     (select max(served.turn) from lanes served where served.office_id = :office_id), -- the parameter: once, not by lane
-    lanes.lane_id, lanes.ready, lanes.is_open, lanes.turn
+    offices.priority_aging_seconds, lanes.lane_id, lanes.ready, lanes.is_open, lanes.turn
 from offices left join lanes on lanes.office_id = offices.office_id and lanes.ready > 0
 where offices.office_id = :office_id;
 

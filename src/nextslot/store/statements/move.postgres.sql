@@ -7,4 +7,5 @@ left join information_schema.key_column_usage keys
     on keys.table_schema = found.table_schema and keys.table_name = found.table_name
         and keys.column_name = found.column_name and keys.constraint_name = :table_name || '_pkey'
 where found.table_schema = current_schema() and found.table_name = :table_name
+    and found.is_generated = 'NEVER'
 order by found.ordinal_position;

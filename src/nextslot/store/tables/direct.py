@@ -178,3 +178,8 @@ def next_instants(tx: Tx, node_id: str | None, now: Instant) -> tuple[Instant | 
 
 def of_row(row: Row) -> Direct:
     return DIRECT.value(row)
+
+
+def set_silent(tx: Tx, run_id: str, since: Instant | None) -> bool:
+    """Stores since when running work is silent; None: it is not."""
+    return tx.execute("direct.set_silent", run_id=run_id, since=since) == 1

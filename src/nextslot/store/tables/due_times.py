@@ -24,6 +24,7 @@ def shift_common(tx: Tx, shift: int) -> None:
     """Moves the due times, and the ages that decide an order, which are no node's own."""
     _with_rules_suspended(tx, "due_times.shift_reservation_ages", shift=shift)
     tx.execute("due_times.shift_ages", shift=shift)
+    tx.execute("due_times.shift_steps", shift=shift)
     tx.execute("due_times.shift_retries", shift=shift)
     tx.execute("due_times.shift_deliveries", shift=shift)
     tx.execute("due_times.shift_probes", shift=shift)

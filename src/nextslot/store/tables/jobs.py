@@ -21,7 +21,8 @@ from .rows import JOBS
 
 
 class Place(NamedTuple):
-    """Where a job stands in its office's queue; smaller is sooner."""
+    """Where a job stands in its office's queue; smaller is sooner. Its priority is the one that the order goes by: with
+    the steps of its age."""
 
     minus_priority: int
     position: int
@@ -31,6 +32,10 @@ class Place(NamedTuple):
     @property
     def priority(self) -> int:
         return -self.minus_priority
+
+
+# Before every place.
+_FRONT = Place(-(2**31), -(2**62), 0, "")
 
 
 class ExecutionSpec(NamedTuple):
@@ -58,6 +63,17 @@ class FirstInLane(NamedTuple):
     @property
     def job_id(self) -> str:
         return self.place.job_id
+
+
+class ToAge(NamedTuple):
+    """A queued job whose next step is due. `period` is None if its office does not age its jobs any more."""
+
+    job_id: str
+    priority: int
+    aged_steps: int
+    ages_at: Instant
+    is_ready: bool
+    period: float | None
 
 
 class Freed(NamedTuple):
@@ -110,9 +126,11 @@ def by_unique_key(tx: Tx, office_id: str, unique_key: str) -> Job | None:
     return None if row is None else JOBS.value(row)
 
 
-def last_position(tx: Tx, office_id: str, priority: int) -> int | None:
+def last_position(tx: Tx, office_id: str, priority: int) -> tuple[int, int | None]:
+    """The last position of a level; and, if an office ages its jobs, the largest position that it has given."""
     row = tx.row("jobs.last_position", office_id=office_id, priority=priority)
-    return row[0] if row else None
+    assert row is not None
+    return row[0] or 0, row[1]
 
 
 def heads(tx: Tx, lane_id: int, limit: int) -> list[FirstInLane]:
@@ -264,8 +282,38 @@ def starving(tx: Tx, since: Instant, limit: int) -> list[tuple[str, int, FirstIn
     return [(office_id, lane_id, _head(*head)) for office_id, lane_id, *head in rows]
 
 
-def set_place(tx: Tx, job_id: str, priority: int, position: int) -> bool:
-    return tx.execute("jobs.set_place", job_id=job_id, priority=priority, position=position) == 1
+def set_place(tx: Tx, job_id: str, priority: int, position: int, ages_at: Instant | None) -> bool:
+    return tx.execute("jobs.set_place", job_id=job_id, priority=priority, position=position, ages_at=ages_at) == 1
+
+
+def set_position(tx: Tx, job_id: str, position: int, ages_at: Instant | None) -> None:
+    """Gives a job that makes room another position; `ages_at` is its next step unless it has one."""
+    tx.execute("jobs.set_position", job_id=job_id, position=position, ages_at=ages_at)
+
+
+def begin_aging(tx: Tx, job_ids: Iterable[str], ages_at: Instant) -> None:
+    tx.execute("jobs.begin_aging", job_ids=column_codec.key_set(job_ids), ages_at=ages_at)
+
+
+def to_age(tx: Tx, now: Instant, limit: int) -> list[ToAge]:
+    return [
+        ToAge(job_id, priority, steps, Instant(ages_at), bool(is_ready), period)
+        for job_id, priority, steps, ages_at, is_ready, period in tx.rows("jobs.to_age", now=now, limit=limit)
+    ]
+
+
+def age(tx: Tx, aged: Iterable[tuple[int, Instant | None, str]]) -> None:
+    """Stores (steps, next step, job) of queued jobs."""
+    tx.execute_batch("jobs.age", ("aged_steps", "ages_at", "job_id"), aged)
+
+
+def age_at_latest(tx: Tx, job_ids: Iterable[str], ages_at: Instant) -> None:
+    tx.execute_batch("jobs.age_at_latest", ("ages_at", "job_id"), ((ages_at, job_id) for job_id in job_ids))
+
+
+def next_step(tx: Tx) -> Instant | None:
+    row = tx.row("jobs.next_step")
+    return None if row is None else column_codec.instant(row[0])
 
 
 def set_params(tx: Tx, job: Job) -> bool:
@@ -294,35 +342,24 @@ def nth(tx: Tx, office_id: str, place: int, but: str) -> Place | None:
 
 
 def position_before(tx: Tx, office_id: str, place: Place, but: str) -> int | None:
-    row = tx.row("jobs.position_before", office_id=office_id, priority=place.priority, position=place.position, but=but)
+    row = tx.row("jobs.position_before", office_id=office_id, but=but, **_key(place))
     return row[0] if row else None
 
 
-def from_position(tx: Tx, office_id: str, place: Place, but: str, limit: int) -> list[tuple[str, int]]:
-    rows = tx.rows(
-        "jobs.from_position",
-        office_id=office_id,
-        priority=place.priority,
-        position=place.position,
-        but=but,
-        limit=limit,
-    )
+def from_position(tx: Tx, office_id: str, place: Place, but: str, after: str, limit: int) -> list[tuple[str, int]]:
+    rows = tx.rows("jobs.from_position", office_id=office_id, but=but, after=after, limit=limit, **_key(place))
     return [(job_id, position) for job_id, position in rows]
 
 
 def queue(tx: Tx, office_id: str, after: Place | None, limit: int) -> list[Job]:
     """A page of the office's queue in its order, waiting jobs too."""
-    start = after or Place(-(2**31), -(2**62), 0, "")
-    rows = tx.rows(
-        "jobs.queue",
-        office_id=office_id,
-        priority=start.priority,
-        position=start.position,
-        created_at=start.created_at,
-        job_id=start.job_id,
-        limit=limit,
-    )
-    return _jobs(rows)
+    return _jobs(tx.rows("jobs.queue", office_id=office_id, limit=limit, **_key(after or _FRONT)))
+
+
+def queue_places(tx: Tx, office_id: str, after: Place | None, limit: int) -> list[tuple[Place, bool]]:
+    """The same page as places, each with whether its job may age."""
+    rows = tx.rows("jobs.queue_places", office_id=office_id, limit=limit, **_key(after or _FRONT))
+    return [(Place(-row[1], row[2], row[3], row[0]), row[4] == 1) for row in rows]
 
 
 def member_at(tx: Tx, group_id: str, sequence: int) -> str | None:
@@ -367,7 +404,16 @@ def ready_counts(tx: Tx) -> dict[int, tuple[int, Instant]]:
 
 
 def place_of(job: Job) -> Place:
-    return Place(-job.priority, job.position, job.created_at, job.job_id)
+    return Place(-job.order_priority, job.position, job.created_at, job.job_id)
+
+
+def _key(place: Place) -> dict[str, object]:
+    return {
+        "priority": place.priority,
+        "position": place.position,
+        "created_at": place.created_at,
+        "job_id": place.job_id,
+    }
 
 
 def _place(row: Row | None) -> Place | None:

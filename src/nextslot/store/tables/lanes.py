@@ -98,11 +98,12 @@ def counts(tx: Tx, lane_id: int) -> LaneCounts:
     return LaneCounts(row[0], row[1] == 1, row[2])
 
 
-def of_office(tx: Tx, office_id: str) -> tuple[bool, int, int, dict[int, LaneCounts]]:
-    """Whether an office is paused, how many callers wait, when it was last served, and its lanes with ready jobs."""
+def of_office(tx: Tx, office_id: str) -> tuple[bool, int, int, float | None, dict[int, LaneCounts]]:
+    """Whether an office is paused, how many callers wait, when it was last served, the period by which its jobs age,
+    and its lanes with ready jobs."""
     rows = tx.rows("lanes.of_office", office_id=office_id)
-    counts = {row[3]: LaneCounts(row[4], row[5] == 1, row[6]) for row in rows if row[3] is not None}
-    return rows[0][0] == 1, rows[0][1], rows[0][2] or 0, counts
+    counts = {row[4]: LaneCounts(row[5], row[6] == 1, row[7]) for row in rows if row[4] is not None}
+    return rows[0][0] == 1, rows[0][1], rows[0][2] or 0, rows[0][3], counts
 
 
 def running_counts(tx: Tx) -> list[tuple[int, str, int]]:

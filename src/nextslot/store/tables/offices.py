@@ -11,6 +11,7 @@ from nextslot.store.contract import Row, Tx
 from nextslot.system.instant import Instant
 
 from . import column_codec
+from .jobs import Place
 
 
 class Touched:
@@ -47,6 +48,31 @@ def pause(tx: Tx, office_id: str, is_paused: bool) -> bool:
     return tx.execute("offices.pause", office_id=office_id, is_paused=int(is_paused)) == 1
 
 
+def begin_aging(tx: Tx, office_id: str) -> None:
+    """Lets `jobs.first_steps` begin at the front of the office's queue."""
+    tx.execute("offices.begin_aging", office_id=office_id, aging_from="[]")
+
+
+def aging(tx: Tx) -> tuple[str, float | None, Place | None] | None:
+    """An office whose jobs are to get their first step: its id, its period, and the place after which they are."""
+    row = tx.row("offices.aging")
+    if row is None:
+        return None
+    place = column_codec.loads(row[2])
+    return row[0], row[1], Place(*place) if place else None
+
+
+def age_from(tx: Tx, office_id: str, place: Place | None) -> None:
+    """Stores how far the jobs of an office have got their first step; None: all have."""
+    tx.execute(
+        "offices.age_from", office_id=office_id, aging_from=None if place is None else column_codec.dumps(list(place))
+    )
+
+
+def set_last_position(tx: Tx, office_id: str, position: int) -> None:
+    tx.execute("offices.set_last_position", office_id=office_id, position=position)
+
+
 def _values(office: Office) -> dict[str, object]:
     return {
         "office_id": office.office_id,
@@ -60,6 +86,7 @@ def _values(office: Office) -> dict[str, object]:
         "on_dependency_failure": office.on_dependency_failure,
         "webhook": column_codec.optional(office.webhook),
         "roles": column_codec.dumps(office.roles),
+        "priority_aging_seconds": office.priority_aging_seconds,
     }
 
 
@@ -80,4 +107,5 @@ def _office(row: Row) -> Office:
         webhook=column_codec.parsed(row[10]),
         created_at=Instant(row[11]),
         roles=column_codec.loads(row[12]),
+        priority_aging_seconds=row[13],
     )

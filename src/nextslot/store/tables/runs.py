@@ -77,3 +77,8 @@ def _found(tx: Tx, row: Row | None) -> Run | None:
 def _run(row: Row, artifacts: Sequence[Row]) -> Run:
     found = tuple(Artifact(name=name, path=path, size=size) for name, path, size in artifacts)
     return RUNS.value(row, artifacts=found)
+
+
+def set_silent(tx: Tx, run_id: str, since: Instant | None) -> bool:
+    """Stores since when an unfinished run is silent; None: it is not."""
+    return tx.execute("runs.set_silent", run_id=run_id, since=since) == 1

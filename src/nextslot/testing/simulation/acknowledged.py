@@ -67,6 +67,7 @@ def _stored(tx: Tx) -> dict[Fact, object]:
         found["office", office.office_id, "max_concurrent_jobs"] = office.max_concurrent_jobs
         found["office", office.office_id, "role_limits"] = dict(office.role_limits)
         found["office", office.office_id, "webhook"] = office.webhook
+        found["office", office.office_id, "priority_aging_seconds"] = office.priority_aging_seconds
     for plan in check_reads.cron_settings(tx).values():
         name = plan.schedule_id
         found["schedule", name, "is_deleted"] = bool(plan.is_deleted)
@@ -82,7 +83,10 @@ def _stored(tx: Tx) -> dict[Fact, object]:
 
 
 class Orders:
-    """The order of each queue after every commit that moved a job, so that a client can check its own move."""
+    """The order of each queue after every commit that moved a job, so that a client can check its own move.
+
+    Not of offices that age their jobs: other jobs may get steps in the same commit, of which no event tells.
+    """
 
     def __init__(self) -> None:
         # By job: the number of the event, the order afterwards, and whether nothing else changed the queue with it.
@@ -92,8 +96,10 @@ class Orders:
         moved = [event for event in new if event.type == "job_moved"]
         if not moved:
             return
-        queues = check_reads.queues(tx)
+        queues, offices = check_reads.queues(tx), check_reads.offices(tx)
         for event in moved:
+            if offices[event.office_id or ""].priority_aging_seconds is not None:
+                continue
             others = [one for one in new if one.office_id == event.office_id and one.type not in ("job_moved",)]
             is_alone = len(moved) == 1 and not others
             order = queues.get(event.office_id or "", [])

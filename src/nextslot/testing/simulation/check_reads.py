@@ -14,13 +14,15 @@ class Waiting(NamedTuple):
     office_id: str
     lane_id: int
     priority: int
+    aged_steps: int
     position: int
     created_at: int
     passed_over_since: int | None
 
     @property
     def place(self) -> tuple[int, int, int, str]:
-        return -self.priority, self.position, self.created_at, self.job_id
+        level = self.priority if self.priority == 1_000_000 else min(self.priority + self.aged_steps, 999_999)
+        return -level, self.position, self.created_at, self.job_id
 
 
 class WaitingCaller(NamedTuple):
@@ -191,6 +193,7 @@ class OfficeFacts(NamedTuple):
     max_concurrent_jobs: int
     role_limits: Mapping[str, int]
     webhook: Mapping[str, Any] | None
+    priority_aging_seconds: float | None
 
 
 class Subscription(NamedTuple):
@@ -223,9 +226,9 @@ def busy_schedules(tx: Tx) -> set[str]:
 def offices(tx: Tx) -> dict[str, OfficeFacts]:
     return {
         office_id: OfficeFacts(
-            office_id, status, most, column_codec.loads(roles), webhook and column_codec.loads(webhook)
+            office_id, status, most, column_codec.loads(roles), webhook and column_codec.loads(webhook), aging
         )
-        for office_id, status, most, roles, webhook in tx.rows("inspection.offices")
+        for office_id, status, most, roles, webhook, aging in tx.rows("inspection.offices")
     }
 
 

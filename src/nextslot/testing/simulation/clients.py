@@ -328,7 +328,9 @@ class Clients:
             self.broken.append(f"{job.job_id} was changed to {changes}, and is {job}")
         order = self.orders.after(job.job_id, since) if "priority" in changes else None
         if order is not None:
-            others = {one.job_id for one in await self.scheduler.queue(job.office_id) if one.priority == job.priority}
+            others = {
+                one.job_id for one in await self.scheduler.queue(job.office_id) if one.order_priority == job.priority
+            }
             behind = set(order[order.index(job.job_id) + 1 :] if job.job_id in order else ()) & others
             if behind:
                 self.broken.append(f"{job.job_id} got another priority, and is not behind the others: {min(behind)}")
@@ -409,6 +411,7 @@ class Clients:
                 {"role_limits": {"FE": chance.choice((1, 2)), "QA": 1}},
                 {"cancel_mode": chance.choice(("finish", "interrupt"))},
                 {"webhook": {"url": chance.choice(ENDPOINTS)}},
+                {"priority_aging_seconds": chance.choice((None, 20.0, 120.0))},
             )
         )
         office_id = chance.choice(OFFICES)

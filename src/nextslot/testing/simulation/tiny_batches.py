@@ -12,7 +12,7 @@ from unittest import mock
 from nextslot.domain import catch_up
 from nextslot.engine import retention
 from nextslot.engine.cluster import recovery
-from nextslot.engine.dispatch import dispatch_round
+from nextslot.engine.dispatch import aging, dispatch_round
 from nextslot.engine.events import event_feed
 from nextslot.engine.execution import timeouts
 from nextslot.engine.schedules import schedule_trigger
@@ -43,6 +43,7 @@ _CONSTANTS = (
     (idempotency, "FORGOTTEN_AT_ONCE", _PAGES),
     (sqlite_store, "ROWS_AT_ONCE", (2, 3, 50)),
     (keyset_pagination, "BUDGET", (3, 10, 10_000)),
+    (aging, "BATCH", _PAGES),
 )
 
 

@@ -121,6 +121,7 @@ class SimulatedScheduler(Scheduler):
 class World:
     def __init__(self, directory: Path, seed: int) -> None:
         self._directory = directory
+        self._seed = seed
         self._chance = testing.SeededChance(seed)
         self._clock = testing.VirtualClock()
         self._witness = Witness()
@@ -170,7 +171,10 @@ class World:
             await self._close()
 
     async def _make_office(self, office: str) -> None:
-        await self._scheduler.offices.create(office, max_concurrent_jobs=2, role_limits={"FE": 1, "QA": 1})
+        aging = Random(f"aging {self._seed} {office}").choice((None, None, 15.0, 90.0))
+        await self._scheduler.offices.create(
+            office, max_concurrent_jobs=2, role_limits={"FE": 1, "QA": 1}, priority_aging_seconds=aging
+        )
 
     async def _step(self, action: Action) -> None:
         chance = Random(action.seed)

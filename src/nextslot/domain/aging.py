@@ -1,0 +1,34 @@
+"""Decides how a job that has been ready for long moves forward: one step for each period of its office (spec 3.13)."""
+
+from typing import NamedTuple
+
+from nextslot.system.instant import Instant
+
+from .bounds import MAX_PRIORITY, URGENT
+
+
+class Aged(NamedTuple):
+    """The steps of a job, and when it gets the next one; None: it gets no more."""
+
+    steps: int
+    next_at: Instant | None
+
+
+def order_priority(priority: int, steps: int) -> int:
+    """Returns what the order goes by: a job with any number of steps stays behind urgent ones."""
+    return priority if priority == URGENT else min(priority + steps, MAX_PRIORITY)
+
+
+def aged(priority: int, steps: int, due_at: Instant, period: float | None, is_ready: bool, now: Instant) -> Aged:
+    """Counts the steps that are due: several, if no scheduler ran for some periods.
+
+    A job that waits again, or whose office has no period any more, keeps its steps and gets no further ones.
+    """
+    if period is None or not is_ready or priority == URGENT:
+        return Aged(steps, None)
+    period_us = round(period * 1_000_000)
+    due = 1 + (now - due_at) // period_us
+    most = MAX_PRIORITY - priority
+    if steps + due >= most:
+        return Aged(most, None)
+    return Aged(steps + due, Instant(due_at + due * period_us))

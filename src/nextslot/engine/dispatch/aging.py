@@ -1,0 +1,45 @@
+"""Aging: gives jobs that have been ready for a period of their office a step forward. `TimeoutManager` calls it."""
+
+from nextslot.domain import aging
+from nextslot.store.contract import Tx
+from nextslot.store.tables import jobs, offices
+from nextslot.system.instant import Instant
+
+# How many jobs a transaction changes at most; a tick at once does the rest.
+BATCH = 1_000
+
+
+def do_due(tx: Tx, now: Instant) -> bool:
+    """Stores the steps that are due, and applies new periods. Returns whether that was all."""
+    left = BATCH - _take_steps(tx, now)
+    return left > 0 and _apply_new_period(tx, now, left)
+
+
+def _take_steps(tx: Tx, now: Instant) -> int:
+    found = jobs.to_age(tx, now, BATCH)
+    if found:
+        aged = [
+            (aging.aged(one.priority, one.aged_steps, one.ages_at, one.period, one.is_ready, now), one.job_id)
+            for one in found
+        ]
+        jobs.age(tx, ((steps, next_at, job_id) for (steps, next_at), job_id in aged))
+    return len(found)
+
+
+def _apply_new_period(tx: Tx, now: Instant, limit: int) -> bool:
+    """Lets ready jobs of an office get their next step a new period from now at the latest. Returns whether that was
+    all.
+
+    It goes through the queue from the front, and stores how far it has got. A job that moves meanwhile gets its next
+    step from its move, so none is left out.
+    """
+    office = offices.aging(tx)
+    if office is None:
+        return True
+    office_id, period, after = office
+    page = [] if period is None else jobs.queue_places(tx, office_id, after, limit)
+    if page and period is not None:
+        ready = [place.job_id for place, is_ready in page if is_ready]
+        jobs.age_at_latest(tx, ready, now.after(period))
+    offices.age_from(tx, office_id, page[-1][0] if len(page) == limit else None)
+    return False

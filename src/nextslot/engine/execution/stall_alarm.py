@@ -1,0 +1,126 @@
+"""StallAlarm: reports runs that have written no output and reported no progress for long. It ends nothing.
+
+`Runner` tells it when runs begin and when none is left. A silence is measured on the monotonic clock of this process,
+and stored on the run while it lasts; so there is one report of each silence, and none of a run whose process is dead.
+"""
+
+import asyncio
+import logging
+from functools import partial
+
+from nextslot.engine.effects import Claim, WorkKind
+from nextslot.engine.engine_context import EngineContext
+from nextslot.errors import Fenced
+from nextslot.executors.run_context import RunContext
+from nextslot.store.contract import Store, Tx
+from nextslot.store.tables import direct, runs
+from nextslot.system.instant import Instant
+
+from .executor import HELD_UP, Executor
+
+log = logging.getLogger(__name__)
+
+# How often it looks at least, while something runs: so a shorter time of a reloaded configuration is noticed.
+LOOK_SECONDS = 60.0
+# How long it waits after the store did not answer.
+RETRY_SECONDS = 1.0
+
+
+class StallAlarm:
+    def __init__(self, engine: EngineContext, executor: Executor) -> None:
+        self._engine = engine
+        self._clock = engine.clock
+        self._executor = executor
+        self._store: Store | None = None
+        self._look: asyncio.TimerHandle | None = None
+        # When the process was last held up, by the monotonic clock: nobody could report before.
+        self._held_until = 0.0
+        # Since when runs are silent, by run; and the tasks that store it.
+        self._silent: dict[str, Instant | None] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def open(self, store: Store) -> None:
+        self._store = store
+
+    def begin(self) -> None:
+        """Looks at what runs from now on."""
+        if self._look is None:
+            self._look_after(self._executor.stall_alarm_seconds or LOOK_SECONDS)
+
+    def rest(self) -> None:
+        """Stops looking, as nothing runs any more."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        self._silent.clear()
+
+    def _look_after(self, seconds: float) -> None:
+        loop, wait = asyncio.get_running_loop(), max(min(seconds, LOOK_SECONDS), 0.001)
+        self._look = loop.call_later(wait, self._check, self._clock.monotonic() + wait)
+
+    def _check(self, due: float) -> None:
+        now, most = self._clock.monotonic(), self._executor.stall_alarm_seconds
+        if now - due > HELD_UP:
+            self._held_until = now
+        left = LOOK_SECONDS
+        for claim, run in self._executor.active_runs if most else ():
+            silent_for = now - max(run.last_active, self._held_until)
+            if self._silent.get(claim.run_id) is not None:
+                continue
+            if most is not None and silent_for > most - 0.001:
+                self._begin_silence(claim, run, silent_for)
+            elif most is not None:
+                left = min(left, most - silent_for)
+        self._look_after(left)
+
+    def _begin_silence(self, claim: Claim, run: RunContext, silent_for: float) -> None:
+        loop, last_active = asyncio.get_running_loop(), run.last_active
+
+        def end() -> None:  # On the thread of the handler.
+            loop.call_soon_threadsafe(self._end_silence, claim)
+
+        run.on_activity = end
+        if run.last_active == last_active:  # Else its thread has written something just now.
+            self._silent[claim.run_id] = self._clock.now().after(-silent_for)
+            self._store_silence(claim)
+
+    def _end_silence(self, claim: Claim) -> None:
+        if self._silent.get(claim.run_id) is not None:
+            self._silent[claim.run_id] = None
+            self._store_silence(claim)
+
+    def _store_silence(self, claim: Claim) -> None:
+        if claim.run_id not in self._tasks:
+            task = asyncio.get_running_loop().create_task(self._write(claim), name="nextslot-stall-alarm")
+            self._tasks[claim.run_id] = task
+            task.add_done_callback(lambda _: self._tasks.pop(claim.run_id, None))
+
+    async def _write(self, claim: Claim) -> None:
+        """Stores the silence of a run, or its end, until the store has it or the run has ended."""
+        assert self._store is not None
+        while claim.run_id in self._silent:
+            since = self._silent[claim.run_id]
+            try:
+                await self._store.write(partial(self._note, claim, since))
+            except Fenced:
+                return
+            except Exception as error:  # The alarm must not be lost because the store did not answer.
+                log.warning("run %s: its silence cannot be stored yet: %s", claim.run_id, error)
+                await self._clock.sleep(RETRY_SECONDS)
+            else:
+                if self._silent.get(claim.run_id) == since:
+                    return
+
+    def _note(self, claim: Claim, since: Instant | None, tx: Tx) -> None:
+        """Stores since when a run is silent, None if it is not any more. A run that has ended is left as it is."""
+        is_job = claim.kind is WorkKind.JOB
+        set_silent = runs.set_silent if is_job else direct.set_silent
+        if not set_silent(tx, claim.run_id, since) or since is None:
+            return
+        now, job_id = self._clock.now(), claim.job_id if is_job else None
+        details = {"silent_since": str(since), "job_type": claim.job_type}
+        self._engine.events.note(tx, "job_stalled", now, claim.office_id, job_id, claim.run_id, details)
+        if is_job:
+            self._engine.webhooks.job_changed(tx, claim.job_id, claim.office_id, True, ("job.stalled",), now)
+        elif (found := direct.get(tx, claim.run_id)) is not None:
+            self._engine.webhooks.direct_stalled(tx, found, now)
