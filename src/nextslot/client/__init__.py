@@ -16,6 +16,8 @@ from .values import (
     Queue,
     Run,
     Schedule,
+    Series,
+    SeriesPoint,
     Template,
     Update,
     Why,
@@ -23,5 +25,6 @@ from .values import (
 
 __all__ = [
     "AsyncClient", "Client", "Direct", "Ended", "Event", "Group", "GroupDetail", "Job", "JobDetail", "JobType",
-    "NoAnswer", "Node", "OutcomeUnknown", "Page", "Queue", "Rejected", "Run", "Schedule", "Template", "Update", "Why",
+    "NoAnswer", "Node", "OutcomeUnknown", "Page", "Queue", "Rejected", "Run", "Schedule", "Series", "SeriesPoint",
+    "Template", "Update", "Why",
 ]  # fmt: skip
