@@ -41,5 +41,6 @@ __all__ = [
     "Key", "KeyFields", "Lane", "Limit", "Listed", "NewJob", "NewKey", "Node", "Occurrence", "Office", "OfficeFields",
     "OfficeStatus", "OnDependencyFailure", "OnFailure", "Outcome", "Overlap", "Page", "Placed", "QueuePage", "Quotas",
     "Reason", "RequestContext", "Reservation", "RetryPolicy", "Run", "RunStatus", "Schedule", "ScheduleFields",
-    "SchedulerStatus", "Scope", "Series", "SeriesPoint", "SkipReason", "Stage", "Template", "Upcoming", "Webhook", "Why", "default_office",
+    "SchedulerStatus", "Scope", "Series", "SeriesPoint", "SkipReason",
+    "Stage", "Template", "Upcoming", "Webhook", "Why", "default_office",
 ]  # fmt: skip

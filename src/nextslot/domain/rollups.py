@@ -7,7 +7,6 @@ what is stored with history.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Generic, NamedTuple
 
@@ -32,11 +31,10 @@ _PARTS = 1 << _PARTS_BITS
 MAX_ERROR = 1 / (2 * _PARTS)
 
 
-class RollupKind(StrEnum):
-    """What has ended: a job, or a direct execution."""
-
-    JOB = "job"
-    DIRECT = "direct"
+# What has ended: a job, or a direct execution. Plain words, as they are hashed at every end.
+JOB = "job"
+DIRECT = "direct"
+KINDS = (JOB, DIRECT)
 
 
 class RollupKey(NamedTuple):
@@ -106,7 +104,7 @@ class Series(Value):
 
     step: int
     counted_from: Annotated[Instant | None, Says("What ended before is not counted; None: all of it is")]
-    points: tuple[SeriesPoint[Instant], ...]
+    points: tuple[SeriesPoint, ...]
 
 
 def ended(key: RollupKey, free_at: Instant | int, started_at: Instant | int | None, finished_at: Instant | int) -> End:

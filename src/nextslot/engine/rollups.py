@@ -5,8 +5,6 @@ changes the queue also stores how long the queue was, and adds the minutes befor
 scheduler writes nothing, and a hand-over writes one small row.
 """
 
-from collections import Counter
-
 from nextslot.domain.rollups import MINUTE, End, RollupKey, ended, floor
 from nextslot.engine.effects import MinuteBegun
 from nextslot.store.contract import Tx
@@ -14,11 +12,11 @@ from nextslot.store.tables import rollup_spans, rollups
 from nextslot.system.instant import Instant
 
 
-class _Ends:
+class _Ends(dict[End, int]):
     """What has ended in one transaction, and how many alike."""
 
     def __init__(self, tx: Tx) -> None:
-        self.alike: Counter[End] = Counter()
+        super().__init__()
 
 
 class Rollups:
@@ -32,7 +30,8 @@ class Rollups:
 
     def note(self, tx: Tx, key: RollupKey, free_at: Instant, started_at: Instant | None, finished_at: Instant) -> None:
         """Counts an end. The arguments are what is stored of it, so that `doctor` counts the same."""
-        tx.local(_Ends).alike[ended(key, free_at, started_at, finished_at)] += 1
+        ends, end = tx.local(_Ends), ended(key, free_at, started_at, finished_at)
+        ends[end] = ends.get(end, 0) + 1
 
     def begin_minute(self, tx: Tx, now: Instant) -> None:
         """In the first transaction of a minute: stores the depth of the queue, and folds the minutes before.
@@ -48,6 +47,6 @@ class Rollups:
 
     def save(self, tx: Tx) -> None:
         """Writes what has ended, in a fixed order: of two nodes that write the same rows, one waits for the other."""
-        alike = tx.local(_Ends).alike
-        for end in sorted(alike) if len(alike) > 1 else alike:
-            rollups.count(tx, end, alike[end])
+        ends = tx.local(_Ends)
+        if ends:
+            rollups.count(tx, sorted(ends.items()) if len(ends) > 1 else ends.items())

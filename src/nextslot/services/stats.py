@@ -8,14 +8,15 @@ from nextslot.domain import Series, SeriesPoint
 from nextslot.domain.rollups import (
     DAY,
     HOUR,
+    JOB,
     KEPT_SECONDS,
+    KINDS,
     MAX_POINTS,
     MINUTE,
     SECOND,
     SERIES_STEPS,
     STORED_STEPS,
     RollupKey,
-    RollupKind,
     Totals,
     floor,
     is_outdated,
@@ -26,7 +27,7 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import offices, rollups
 from nextslot.system.instant import Instant
 
-from .arguments import choice, found, instant
+from .arguments import found, instant
 from .unit_of_work import UnitOfWork
 
 # How far back a series goes if that is not given, in seconds; a day for the other steps.
@@ -44,21 +45,22 @@ class StatsService:
         step: int = HOUR,
         office_id: str | None = None,
         job_type: str | None = None,
-        kind: RollupKind | str = RollupKind.JOB,
+        kind: str = JOB,
     ) -> Series:
         """Returns what ended in each step between two times: how many by outcome, how long they waited and ran, and how
         long the queue was at the end of the step.
 
         The times are rounded to whole steps in UTC, and steps that have not begun are left out.
         """
-        wanted = choice(RollupKind, kind, "kind")
+        if kind not in KINDS:
+            raise Invalid(f"is {kind!r}; it must be one of {', '.join(KINDS)}", "kind")
         now = self._access.clock.now()
         begin, until = _range(instant(from_, "from"), instant(to, "to"), step, now)
 
         def read(tx: Tx) -> Series:
             if office_id is not None:
                 found(offices.get(tx, office_id), "office", office_id)
-            return _series(tx, begin, until, step, office_id or "", job_type or "", wanted, now)
+            return _series(tx, begin, until, step, office_id or "", job_type or "", kind, now)
 
         return await self._access.read(read)
 
@@ -67,7 +69,7 @@ def _range(begin: Instant | None, until: Instant | None, step: int, now: Instant
     """Returns the beginning of the first step and the end of the last one, or refuses them."""
     if type(step) is not int or step not in SERIES_STEPS:
         raise Invalid(f"is {step!r}; it must be one of {', '.join(map(str, SERIES_STEPS))} seconds", "step")
-    until = now if until is None else min(until, now)
+    until = now.after(1e-6) if until is None or until > now else until
     begin = until.after(-DEFAULT_SECONDS.get(step, DAY)) if begin is None else begin
     if begin >= until:
         raise Invalid(f"is {_text(begin)}; it must be before `to`, and before now", "from")
@@ -101,7 +103,7 @@ def _refuse_folded(first: int, step: int, now: Instant) -> None:
 
 
 def _series(
-    tx: Tx, begin: int, until: int, step: int, office_id: str, job_type: str, kind: RollupKind, now: Instant
+    tx: Tx, begin: int, until: int, step: int, office_id: str, job_type: str, kind: str, now: Instant
 ) -> Series:
     width = step * SECOND
     counts: dict[int, Counter[str]] = {}
@@ -111,7 +113,7 @@ def _series(
             counts.setdefault(floor(at, step), Counter())[key.outcome] += totals.jobs
             times.setdefault(floor(at, step), Totals()).add(totals)
     counted_from = rollups.bounds(tx)[1]
-    depths = _Depths(tx, begin, until, office_id, job_type, counted_from) if kind is RollupKind.JOB else None
+    depths = _Depths(tx, begin, until, office_id, job_type, counted_from) if kind == JOB else None
     points = [
         _point(
             at, counts.get(at, Counter()), times.get(at, Totals()), None if depths is None else depths.at(at + width)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from nextslot.domain import Direct, DirectStatus, FailureKind, Json, NewJob, Outcome, request_checks
 from nextslot.domain.job_lifecycle import CRASH_ERROR
-from nextslot.domain.rollups import RollupKey, RollupKind
+from nextslot.domain.rollups import DIRECT, RollupKey
 from nextslot.domain.webhook_delivery import DIRECT_EVENTS
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import Claim, DirectEnded, DirectMoved, DirectStarted, Launch, Stop, WorkKind
@@ -313,7 +313,7 @@ class DirectExecutionHandler:
         ended = direct.get(tx, run_id)
         assert ended is not None
         assert ended.finished_at is not None
-        key = RollupKey(ended.office_id, ended.job_type, RollupKind.DIRECT, ended.status)
+        key = RollupKey(ended.office_id, ended.job_type, DIRECT, ended.status.value)
         self._rollups.note(tx, key, ended.created_at, ended.started_at, ended.finished_at)
         self._webhooks.direct_ended(tx, ended, now)
         tx.cause(DirectEnded(ended, ahead))

@@ -30,7 +30,7 @@ from nextslot.domain.job_lifecycle import (
     settle,
 )
 from nextslot.domain.retry import Attempt, lone_crashes
-from nextslot.domain.rollups import RollupKey, RollupKind
+from nextslot.domain.rollups import JOB, RollupKey
 from nextslot.domain.webhook_delivery import run_events
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import ChainEnded, Stop
@@ -147,7 +147,7 @@ class JobFinisher:
         self._lanes.counters(tx).tally(facts.lane_id).running -= 1
         started_at = None if facts.worker_id is None else facts.started_at
         status = JobStatus.CANCELLED if is_cancelled else settlement.outcome.status
-        key = RollupKey(facts.office_id, lane.job_type, RollupKind.JOB, status)
+        key = RollupKey(facts.office_id, lane.job_type, JOB, status.value)
         self._rollups.note(tx, key, facts.free_at, started_at, finished_at)
         if lane.resources:
             self._outages.after_run(tx, lane, settlement.outcome, now)
@@ -354,10 +354,12 @@ class JobFinisher:
         self._tell(tx, job, run_events(RunStatus.SKIPPED, False, is_last=True), now)
         return _ended(job, ChainEnd.SUCCEEDED)
 
-    def _note_end(self, tx: Tx, job: Job, status: str, started_at: Instant | None, now: Instant) -> None:
+    def _note_end(
+        self, tx: Tx, job: Job, status: JobStatus | RunStatus, started_at: Instant | None, now: Instant
+    ) -> None:
         """Counts the end in the rollups; `started_at` is None for a job that never got a worker."""
         free_at = max(job.queued_at, job.scheduled_for or job.queued_at)
-        key = RollupKey(job.office_id, job.job_type, RollupKind.JOB, status)
+        key = RollupKey(job.office_id, job.job_type, JOB, status.value)
         self._rollups.note(tx, key, free_at, started_at, now)
 
     def _tell(self, tx: Tx, job: Job, events: Sequence[str], now: Instant) -> None:

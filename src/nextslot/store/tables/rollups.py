@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from nextslot.domain.rollups import STORED_STEPS, End, RollupKey, RollupKind, Totals, ended
+from nextslot.domain.rollups import DIRECT, JOB, STORED_STEPS, End, RollupKey, Totals, ended
 from nextslot.store.contract import Row, Tx
 
 from . import column_codec
 
 PAGE_ROWS = 5_000
+_COUNTED = (*End._fields, "jobs")
 
 
 class Rollup(NamedTuple):
@@ -19,8 +20,8 @@ class Rollup(NamedTuple):
     totals: Totals
 
 
-def count(tx: Tx, end: End, jobs: int) -> None:
-    tx.execute_later("rollups.count", **end._asdict(), jobs=jobs)
+def count(tx: Tx, ends: Iterable[tuple[End, int]]) -> None:
+    tx.execute_batch("rollups.count", _COUNTED, [(*end, jobs) for end, jobs in ends])
 
 
 def take_recent(tx: Tx, before: int) -> list[tuple[End, int]]:
@@ -129,14 +130,14 @@ def larger_spans(tx: Tx) -> set[tuple[int, int]]:
 
 def history(tx: Tx) -> Iterator[End]:
     """Yields the end of every job and direct execution that is still stored."""
-    for statement, kind in (("rollups.ended_jobs", RollupKind.JOB), ("rollups.ended_direct", RollupKind.DIRECT)):
+    for statement, kind in (("rollups.ended_jobs", JOB), ("rollups.ended_direct", DIRECT)):
         page = tx.rows(statement, after="", limit=PAGE_ROWS)
         while page:
             yield from _ends(page, kind)
             page = tx.rows(statement, after=page[-1][0], limit=PAGE_ROWS) if len(page) == PAGE_ROWS else []
 
 
-def _ends(rows: Iterable[Row], kind: RollupKind) -> Iterator[End]:
+def _ends(rows: Iterable[Row], kind: str) -> Iterator[End]:
     for _, office_id, job_type, outcome, queued_at, scheduled_for, started_at, finished_at in rows:
         free_at = max(queued_at, scheduled_for or 0)
         yield ended(RollupKey(office_id, job_type, kind, outcome), free_at, started_at, finished_at)
