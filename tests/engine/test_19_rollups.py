@@ -51,7 +51,10 @@ def stored_jobs(directory: Path) -> list[Stored]:
             "queued_at, scheduled_for, created_at, case when worker_id is null then null else started_at end, "
             "finished_at from jobs"
         ).fetchall()
-    return [Stored(*row[:3], max(row[3], row[4] or 0), *row[5:]) for row in rows]
+    return [
+        Stored(office_id, job_type, status, max(queued_at, scheduled_for or 0), created_at, started_at, finished_at)
+        for office_id, job_type, status, queued_at, scheduled_for, created_at, started_at, finished_at in rows
+    ]
 
 
 def brute_force(jobs: Iterable[Stored], series: Series, now: Instant, wanted: dict[str, str]) -> None:
@@ -175,9 +178,12 @@ async def test_an_office_and_a_type_are_seen_alone(tmp_path: Path) -> None:
         await scheduler.submit("work", {"seconds": 1_000}, office_id="default")
         await asyncio.sleep(30)
 
-        for wanted in ({}, {"office_id": "other"}, {"job_type": "work"}, {"office_id": "other", "job_type": "skip"}):
-            series = await scheduler.stats.series(step=60, **wanted)
-            brute_force(stored_jobs(tmp_path), series, now_of(scheduler), wanted)
+        filters: list[dict[str, Any]] = [{}, {"office_id": "other"}, {"job_type": "work"}]
+        for wanted in filters:
+            brute_force(
+                stored_jobs(tmp_path), await scheduler.stats.series(step=60, **wanted), now_of(scheduler), wanted
+            )
+        series = await scheduler.stats.series(step=60, office_id="other", job_type="skip")
         assert sum(one.completed for one in series.points) == 0
         assert sum(one.skipped for one in series.points) == 1
 
@@ -232,11 +238,14 @@ async def played(directory: Path, steps: list[tuple[str, str, int]]) -> None:
     await scheduler.stop()
 
 
+FILTERS: list[dict[str, Any]] = [{}, {"office_id": "other"}, {"job_type": "work", "office_id": "default"}]
+
+
 async def check(scheduler: Scheduler, directory: Path) -> None:
     now, jobs = now_of(scheduler), stored_jobs(directory)
     for step in SERIES_STEPS:
         begin = max(now.after(-2 * DAY if step < HOUR else -30 * DAY), now.after(-990 * step))
-        for wanted in ({}, {"office_id": "other"}, {"job_type": "work", "office_id": "default"}):
+        for wanted in FILTERS:
             series = await scheduler.stats.series(begin, None, step, **wanted)
             assert [one.at for one in series.points] == list(
                 range(floor(begin, step), floor(now, step) + 1, step * SECOND)
@@ -496,7 +505,7 @@ async def test_a_series_costs_what_its_range_costs_and_not_what_history_has(tmp_
 
         now = now_of(scheduler)
         begin, until = _range(now.after(-3 * HOUR), now, 300, now)
-        _series(tx, begin, until, 300, "", "", "job", now)  # type: ignore[arg-type]
+        _series(tx, begin, until, 300, "", "", "job", now)
 
     async def hours(scheduler: Scheduler, count: int) -> None:
         for _ in range(count * 6):
