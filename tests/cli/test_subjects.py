@@ -339,3 +339,18 @@ def test_submit_and_templates_take_a_webhook_and_retries_and_a_schedule_can_be_c
     assert nextslot("template", "show", "told", "--json").json["retry_policy"]["max_attempts"] == 1
     assert changed["cron_expression"] == "0 4 * * *"
     assert "--webhook URL" in nextslot("submit", "echo", "--webhook-format", "slack").err
+
+
+def test_stats_are_a_line_for_each_step_and_a_sparkline(nextslot: Terminal) -> None:
+    nextslot("submit", "skip", "--wait")
+
+    shown = nextslot("stats", "--since", "3h", "--step", "1h")
+    found = nextslot("stats", "--since", "30m", "--step", "5m", "--office", "default", "--type", "skip", "--json").json
+    wrong = nextslot("stats", "--step", "7s")
+
+    assert shown.out.splitlines()[-1].split()[0] == "ended"
+    assert "█" in shown.out
+    assert len(shown.rows) in (4, 5)
+    assert sum(one["skipped"] for one in found["points"]) >= 1
+    assert wrong.code == 1
+    assert "must be one of 60" in wrong.err

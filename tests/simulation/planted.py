@@ -36,6 +36,7 @@ from nextslot.store.tables import (
     jobs,
     lanes,
     occurrences,
+    rollup_spans,
     runs,
     schedules,
 )
@@ -85,7 +86,8 @@ def finish_without_fence() -> list[Patch]:
             return found
         identity = (job.office_id, job.lane_id, job.chain_id, job.group_id, job.sequence, job.retry_of, job.worker_id)
         has_webhook = job.webhook is not None
-        return jobs.EndingFacts(*identity, has_webhook, job.started_at, job.retry_policy, job.cancel_mode, True)
+        rest = (job.started_at, job.retry_policy, job.cancel_mode, True, job.queued_at)
+        return jobs.EndingFacts(*identity, has_webhook, *rest)
 
     rules = without_rules("run_written_once", "job_ends_once", "job_moves", "job_decided_once")
     return [
@@ -458,6 +460,17 @@ def refused_outcome_thrown_away() -> list[Patch]:
     return [patched(Runner, "_finish", refuse_some), patched(runner, "MOST_REFUSALS", 1)]
 
 
+def rollups_lost_when_they_are_folded() -> list[Patch]:
+    """The ends of a minute are taken from where they were counted, and every second time put nowhere."""
+    add, calls = rollup_spans.add, itertools.count(1)
+
+    def forget_some(*values: Any) -> None:
+        if next(calls) % 2:
+            add(*values)
+
+    return [patched(rollup_spans, "add", forget_some)]
+
+
 DEFECTS: dict[str, Callable[[], list[Patch]]] = {
     defect.__name__: defect
     for defect in (
@@ -475,6 +488,7 @@ DEFECTS: dict[str, Callable[[], list[Patch]]] = {
         idempotency_key_forgotten,
         counter_drift,
         statistics_drift,
+        rollups_lost_when_they_are_folded,
         pause_ignored_after_a_restart,
         timers_not_armed_after_a_restart,
         timeout_ignored,

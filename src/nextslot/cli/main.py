@@ -9,7 +9,21 @@ import typer
 from nextslot.errors import NextslotError, NotFound
 from nextslot.extension_api import find_all
 
-from .commands import database, groups, jobs, keys, nodes, queue, quotas, schedules, service, templates, top, webhooks
+from .commands import (
+    database,
+    groups,
+    jobs,
+    keys,
+    nodes,
+    queue,
+    quotas,
+    schedules,
+    service,
+    stats,
+    templates,
+    top,
+    webhooks,
+)
 from .session import before_the_command
 
 app = typer.Typer(
@@ -20,7 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.callback()(before_the_command)
-for part in (service, jobs, top, queue, schedules, templates, groups, webhooks, keys, quotas, nodes, database):
+for part in (service, jobs, top, stats, queue, schedules, templates, groups, webhooks, keys, quotas, nodes, database):
     part.register(app)
 for extension in find_all():
     extension.add_commands(app)

@@ -17,6 +17,8 @@ from .values import (
     Queue,
     Run,
     Schedule,
+    Series,
+    SeriesPoint,
     Template,
     Update,
     Why,
@@ -24,6 +26,6 @@ from .values import (
 
 __all__ = [
     "AsyncClient", "Client", "Direct", "Ended", "Event", "Group", "GroupDetail", "Job", "JobDetail", "JobType",
-    "NoAnswer", "Node", "Occurrence", "OutcomeUnknown", "Page", "Queue", "Rejected", "Run", "Schedule", "Template",
-    "Update", "Why",
+    "NoAnswer", "Node", "Occurrence", "OutcomeUnknown", "Page", "Queue", "Rejected", "Run", "Schedule", "Series",
+    "SeriesPoint", "Template", "Update", "Why",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The verbs by subject: templates, schedules, webhooks, quotas, keys, nodes. `verbs.py` has the rest."""
+"""The verbs by subject: templates, schedules, webhooks, quotas, keys, nodes, statistics. `verbs.py` has the rest."""
 
 from collections.abc import Sequence
 from typing import Unpack
@@ -28,6 +28,7 @@ from .values import (
     Page,
     Preview,
     Schedule,
+    Series,
     Template,
     Upcoming,
     Webhook,
@@ -299,3 +300,22 @@ class Nodes(Subject[Way]):
     def forget(self, node_id: str) -> Operation[None]:
         """Removes a node that will not come back, with its resources."""
         return self._do(delete(f"/api/nodes/{part(node_id)}"))
+
+
+class Stats(Subject[Way]):
+    """What ended over time."""
+
+    @verb
+    def series(
+        self,
+        from_: Time | None = None,
+        to: Time | None = None,
+        step: int | None = None,
+        *,
+        office_id: str | None = None,
+        job_type: str | None = None,
+        kind: str | None = None,
+    ) -> Operation[Series]:
+        """Returns, for each step of a range, what ended, how long it waited and ran, and how long the queue was."""
+        query = {"from": from_, "to": to, "step": step, "office_id": office_id, "job_type": job_type, "kind": kind}
+        return self._ask(get("/api/stats/series", query), Series.read)

@@ -270,6 +270,18 @@ class Node(ClientValue, domain.Node[datetime]):
     """A machine that shares the database: `live`, `draining`, `left` in good order, or `lost`."""
 
 
+class SeriesPoint(ClientValue, domain.SeriesPoint[datetime]):
+    """What ended in one step of a series."""
+
+
+class Series(ClientValue):
+    """Points without a gap, the oldest first; what ended before `counted_from` is not counted."""
+
+    step: int
+    counted_from: datetime | None
+    points: tuple[SeriesPoint, ...]
+
+
 class Me(ClientValue):
     """The caller, as the server sees it. Follow events from `last_event` to get only new ones."""
 

@@ -10,7 +10,7 @@ from .jobs import JobVerbs
 from .operations import Request, RequestRetries, asked, create, get, given, part, post, texts
 from .options import DirectOptions, EventFilter, NewJob, RunFilter, Values
 from .streams import End, Message
-from .subjects import Keys, Nodes, Quotas, Schedules, Templates, Webhooks
+from .subjects import Keys, Nodes, Quotas, Schedules, Stats, Templates, Webhooks
 from .values import (
     AuditEntry,
     Direct,
@@ -43,6 +43,7 @@ class Verbs(JobVerbs[Way]):
         self.keys: Keys[Way] = Keys(transport, retries)
         self.quotas: Quotas[Way] = Quotas(transport, retries)
         self.nodes: Nodes[Way] = Nodes(transport, retries)
+        self.stats: Stats[Way] = Stats(transport, retries)
 
     def extension(self, kind: Callable[[Way, RequestRetries], T]) -> T:
         """Returns the verbs of an extension, by their class."""

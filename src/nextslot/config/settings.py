@@ -249,6 +249,7 @@ class RetentionSettings(Section):
         default=None, description="How long webhook deliveries are kept; none: for ever."
     )
     audit_days: Days | None = Field(default=None, description="How long the audit log is kept; none: for ever.")
+    stats_days: Days | None = Field(default=None, description="How long statistics are kept; none: for ever.")
 
 
 class LogSettings(Section):

@@ -27,6 +27,7 @@ from .lists_and_status import Held, JobDetail, Listed, OfficeStatus, Page, Place
 from .nodes import Node
 from .offices import ROLE_SETTINGS, ROLE_TIMEOUTS, Lane, Limit, Office, OfficeFields, Quotas, default_office
 from .request_context import PYTHON, RequestContext
+from .rollups import Series, SeriesPoint
 from .runs import Artifact, Outcome, Run, RunStatus
 from .schedules import CatchUp, Occurrence, Overlap, Schedule, ScheduleFields, SkipReason, Template, Upcoming
 from .webhooks import Attempt, Delivery, DeliveryFields, DeliveryStatus, Webhook
@@ -39,6 +40,6 @@ __all__ = [
     "JobStatus", "Json", "Key", "KeyFields", "Lane", "Limit", "Listed", "NewGroup", "NewJob", "NewKey", "Node",
     "Occurrence", "Office", "OfficeFields", "OfficeStatus", "OnDependencyFailure", "OnFailure", "Outcome", "Overlap",
     "Page", "Placed", "QueuePage", "Quotas", "Reason", "RequestContext", "Reservation", "RetryPolicy", "Run",
-    "RunStatus", "Schedule", "ScheduleFields", "SchedulerStatus", "Scope", "SkipReason", "Stage", "Template",
-    "Upcoming", "Webhook", "Why", "default_office",
+    "RunStatus", "Schedule", "ScheduleFields", "SchedulerStatus", "Scope", "Series", "SeriesPoint", "SkipReason",
+    "Stage", "Template", "Upcoming", "Webhook", "Why", "default_office",
 ]  # fmt: skip

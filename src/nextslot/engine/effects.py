@@ -81,6 +81,12 @@ class TurnTaken(NamedTuple):
     turn: int
 
 
+class MinuteBegun(NamedTuple):
+    """The minute whose beginning this transaction has stored: the depth of the queue, and the minutes before."""
+
+    minute: int
+
+
 class SubscribersChanged(NamedTuple):
     """All receivers of webhooks, as this transaction has stored them."""
 

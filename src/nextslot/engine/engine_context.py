@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nextslot.domain import Job
+from nextslot.engine.rollups import Rollups
 from nextslot.executors.job_types import JobTypes
 from nextslot.store.contract import Tx
 from nextslot.store.tables import jobs
@@ -34,6 +35,7 @@ class EngineContext:
     webhooks: "WebhookService"
     meters: Meters = field(default_factory=Meters)
     tracer: Tracer = field(default_factory=Tracer)
+    rollups: Rollups = field(default_factory=Rollups)
 
     def note_ready(self, tx: Tx, job: Job | Freed, now: Instant) -> None:
         """Counts a queued job that became ready to start, and notes the event."""

@@ -45,6 +45,7 @@ class Keep:
     files_days: float | None = None
     deliveries_days: float | None = None
     audit_days: float | None = None
+    stats_days: float | None = None
 
     @property
     def is_for_ever(self) -> bool:
@@ -62,6 +63,7 @@ class Purged:
     events: int = 0
     deliveries: int = 0
     audit: int = 0
+    stats: int = 0
     files: int = 0
 
     def plus(self, **more: int) -> "Purged":
@@ -103,6 +105,7 @@ _KINDS = (
     _Kind("occurrences", "jobs_days", old_history.skipped, old_history.drop_skipped),
     _Kind("deliveries", "deliveries_days", old_history.deliveries, old_history.drop_deliveries),
     _Kind("audit", "audit_days", old_history.audit, old_history.drop_audit),
+    _Kind("stats", "stats_days", old_history.rollups, old_history.drop_rollups),
 )
 
 

@@ -204,6 +204,7 @@ class Runtime:
                 effects.SlotsChanged: self.workers.apply,
                 effects.LanesLearned: self.lanes.learn,
                 effects.TurnTaken: self.dispatcher.note_turn,
+                effects.MinuteBegun: self.engine.rollups.note_minute,
                 effects.SubscribersChanged: self.webhooks.use_listeners,
                 effects.WebhooksConfigured: self.webhooks.use,
                 effects.SettingsChanged: self.settings.use,
@@ -240,15 +241,23 @@ class Runtime:
 
     def close_offline_transaction(self, tx: Tx) -> None:
         """Ends a transaction of an offline command: stores counters and events, claims no job, sends no message."""
+        self._begin_minute(tx)
         self.lanes.counters(tx).save()
+        self.engine.rollups.save(tx)
         self.events.append(tx)
 
     def close_transaction(self, tx: Tx) -> None:
         """Ends every writing transaction: claims the next jobs, numbers the events, stores their webhook messages."""
         self.timeouts.expire_if_late(tx)
+        self._begin_minute(tx)
         self.dispatcher.claim(tx)
+        self.engine.rollups.save(tx)
         self.events.append(tx)
         self.webhooks.store(tx)
+
+    def _begin_minute(self, tx: Tx) -> None:
+        if self.lanes.counters(tx).has_changes:
+            self.engine.rollups.begin_minute(tx, self.clock.now())
 
 
 def default_node(url: str) -> str:

@@ -42,6 +42,7 @@ from nextslot.services.retention import RetentionService
 from nextslot.services.run_files import RunFileService
 from nextslot.services.schedules import ScheduleService
 from nextslot.services.settings import SettingsService
+from nextslot.services.stats import StatsService
 from nextslot.services.templates import TemplateService
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.services.webhooks import WebhookSubscriptions
@@ -99,6 +100,7 @@ class Services:
         lambda self: OfficeService(self._access, self._runtime.chance, self._runtime.offices, self._runtime.queue)
     )
     nodes = cached_property(lambda self: NodeService(self._access, self._runtime.cluster))
+    stats = cached_property(lambda self: StatsService(self._access))
     retention = cached_property(lambda self: RetentionService(self._access, self._runtime.retention))
 
     @cached_property

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from nextslot.domain import Direct, DirectStatus, FailureKind, Json, NewJob, Outcome, request_checks
 from nextslot.domain.job_lifecycle import CRASH_ERROR
+from nextslot.domain.rollups import DIRECT, RollupKey
 from nextslot.domain.webhook_delivery import DIRECT_EVENTS
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import Claim, DirectEnded, DirectMoved, DirectStarted, Launch, Stop, WorkKind
@@ -80,6 +81,7 @@ class DirectExecutionHandler:
         self._job_types = engine.job_types
         self._intake = intake
         self._lanes = engine.lanes
+        self._rollups = engine.rollups
         self._workers = engine.workers
         self._timer = engine.timer
         self._outages = outages
@@ -310,6 +312,9 @@ class DirectExecutionHandler:
     def _answer(self, tx: Tx, run_id: str, now: Instant, ahead: int = 0) -> Direct:
         ended = direct.get(tx, run_id)
         assert ended is not None
+        assert ended.finished_at is not None
+        key = RollupKey(ended.office_id, ended.job_type, DIRECT, ended.status.value)
+        self._rollups.note(tx, key, ended.created_at, ended.started_at, ended.finished_at)
         self._webhooks.direct_ended(tx, ended, now)
         tx.cause(DirectEnded(ended, ahead))
         return ended

@@ -132,6 +132,11 @@ class TransactionCounters:
     def is_touched(self) -> bool:
         return bool(self._offices) or self.is_freed
 
+    @property
+    def has_changes(self) -> bool:
+        """Returns whether this transaction may change how many jobs are in the queue."""
+        return self.is_touched or bool(self._tallies)
+
     def office(self, office_id: str) -> OfficeCounters:
         """Returns the counters of an office, and reads them when they are first needed."""
         known = self._offices.get(office_id)

@@ -15,6 +15,7 @@ from nextslot.domain import (
     Decision,
     FailureKind,
     Job,
+    JobStatus,
     Outcome,
     Run,
     RunStatus,
@@ -29,6 +30,7 @@ from nextslot.domain.job_lifecycle import (
     settle,
 )
 from nextslot.domain.retry import Attempt, lone_crashes
+from nextslot.domain.rollups import JOB, RollupKey
 from nextslot.domain.webhook_delivery import run_events
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import ChainEnded, Stop
@@ -106,6 +108,7 @@ class JobFinisher:
     ) -> None:
         self._chance = engine.chance
         self._lanes = engine.lanes
+        self._rollups = engine.rollups
         self._workers = engine.workers
         self._retries = retries
         self._dependencies = dependencies
@@ -142,6 +145,10 @@ class JobFinisher:
         self._workers.free(tx, facts.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
         self._lanes.counters(tx).tally(facts.lane_id).running -= 1
+        started_at = None if facts.worker_id is None else facts.started_at
+        status = JobStatus.CANCELLED if is_cancelled else settlement.outcome.status
+        key = RollupKey(facts.office_id, lane.job_type, JOB, status.value)
+        self._rollups.note(tx, key, facts.free_at, started_at, finished_at)
         if lane.resources:
             self._outages.after_run(tx, lane, settlement.outcome, now)
         self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
@@ -167,6 +174,7 @@ class JobFinisher:
         self._workers.free(tx, job.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
         self._lanes.counters(tx).tally(job.lane_id).running -= 1
+        self._note_end(tx, job, status, None if job.worker_id is None else job.started_at, now)
         self._events.note(tx, event_of(status, run.failure_kind), now, job.office_id, job.job_id, run.run_id)
         self._tell(tx, job, run_events(status, False, is_last=status is not RunStatus.FAILED), now)
         if status is not RunStatus.FAILED:
@@ -327,6 +335,7 @@ class JobFinisher:
         jobs.cancel(tx, job.job_id, reason, requested_at, now)
         if job.is_ready:
             self._lanes.counters(tx).add_ready(job.lane_id, -1)
+        self._note_end(tx, job, JobStatus.CANCELLED, None, now)
         self._events.note(tx, "job_cancelled", now, job.office_id, job.job_id, details={"reason": reason})
         self._tell(tx, job, CANCELLED_UNSTARTED, now)
         return _ended(job, ChainEnd.CANCELLED, by_request=requested_at is not None)
@@ -340,9 +349,18 @@ class JobFinisher:
         jobs.succeed(tx, job.job_id, RunStatus.SKIPPED, now)
         if job.is_ready:
             self._lanes.counters(tx).add_ready(job.lane_id, -1)
+        self._note_end(tx, job, RunStatus.SKIPPED, None, now)
         self._events.note(tx, "job_skipped", now, job.office_id, job.job_id, run_id, {"reason": reason})
         self._tell(tx, job, run_events(RunStatus.SKIPPED, False, is_last=True), now)
         return _ended(job, ChainEnd.SUCCEEDED)
+
+    def _note_end(
+        self, tx: Tx, job: Job, status: JobStatus | RunStatus, started_at: Instant | None, now: Instant
+    ) -> None:
+        """Counts the end in the rollups; `started_at` is None for a job that never got a worker."""
+        free_at = max(job.queued_at, job.scheduled_for or job.queued_at)
+        key = RollupKey(job.office_id, job.job_type, JOB, status.value)
+        self._rollups.note(tx, key, free_at, started_at, now)
 
     def _tell(self, tx: Tx, job: Job, events: Sequence[str], now: Instant) -> None:
         self._webhooks.job_changed(tx, job.job_id, job.office_id, job.webhook is not None, events, now)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from nextslot.store.contract import Row, Tx
-from nextslot.store.tables import column_codec, lanes
+from nextslot.store.tables import column_codec, lanes, rollup_spans
+from nextslot.system.instant import Instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,9 @@ class _Sums(NamedTuple):
     def plus(self, other: "_Sums") -> "_Sums":
         return _Sums(*(mine + more for mine, more in zip(self, other, strict=True)))
 
+
+# No more findings about rollups than these: a wrong one is seldom alone.
+MOST_ROLLUPS = 100
 
 REPAIR = "run `nextslot doctor --repair` while no server runs: it corrects the counters"
 RETRY = "run `nextslot doctor --repair` while no server runs: it retries the job"
@@ -110,7 +114,7 @@ _CHECKS = (
 
 def examine(tx: Tx) -> list[Finding]:
     """Returns all findings; only reads."""
-    return [*_counter_findings(tx), *_sum_findings(tx), *_invariant_findings(tx)]
+    return [*_counter_findings(tx), *_sum_findings(tx), *_invariant_findings(tx), *_rollup_findings(tx)]
 
 
 def unstored_outcomes(tx: Tx) -> list[str]:
@@ -119,7 +123,10 @@ def unstored_outcomes(tx: Tx) -> list[str]:
 
 
 def repair(tx: Tx) -> int:
-    """Sets every wrong counter to the counted value. Returns how many were wrong."""
+    """Sets every wrong counter to the counted value. Returns how many were wrong.
+
+    Rollups are made again from history if one is wrong, or if history goes further back than they do.
+    """
     used = _used_counted(tx)
     wrong_limits = [limit for limit in lanes.all_limits(tx) if limit.used != used.get(limit.limit_key, 0)]
     for limit in wrong_limits:
@@ -128,7 +135,14 @@ def repair(tx: Tx) -> int:
     for lane in wrong_lanes:
         values = {"ready": lane.ready, "is_open": int(lane.is_open), "running": lane.running}
         tx.execute("doctor.repair_lane", lane_id=lane.lane_id, **values)
-    return len(wrong_limits) + len(wrong_lanes) + _repair_sums(tx)
+    return len(wrong_limits) + len(wrong_lanes) + _repair_sums(tx) + _repair_rollups(tx)
+
+
+def _repair_rollups(tx: Tx) -> int:
+    wrong = len(rollup_spans.differences(tx)) or int(rollup_spans.is_behind_history(tx))
+    if wrong:
+        rollup_spans.rebuild(tx)
+    return wrong
 
 
 def _repair_sums(tx: Tx) -> int:
@@ -196,6 +210,15 @@ def _invariant_findings(tx: Tx) -> Iterator[Finding]:
     for statement, problem, suggestion in _CHECKS:
         for (name,) in tx.rows(statement):
             yield Finding(statement.removeprefix("doctor."), problem.format(name), suggestion)
+
+
+def _rollup_findings(tx: Tx) -> Iterator[Finding]:
+    for at, key, stored, counted in rollup_spans.differences(tx)[:MOST_ROLLUPS]:
+        what = f"the rollup of {Instant(at)} (office {key.office_id!r}, {key.kind} {key.job_type!r}, {key.outcome})"
+        if stored.jobs != counted.jobs:
+            yield Finding("rollups.jobs", f"{what} stores {stored.jobs} ends, but {counted.jobs} are counted", REPAIR)
+        else:
+            yield Finding("rollups.times", f"{what} stores other waits or durations than history has", REPAIR)
 
 
 def _counts(tx: Tx, statement: str) -> dict[int, int]:

@@ -44,6 +44,10 @@ TABLES = (
     "webhook_secrets",
     "deliveries",
     "delivery_attempts",
+    "rollups_recent",
+    "rollups",
+    "queue_depths",
+    "rollup_bounds",
 )
 # Tables that belong to the database itself, not to its content.
 NOT_MOVED = ("schema_migrations", "commit_marks", "never", "maintenance", "nodes", "cluster")

@@ -23,6 +23,18 @@ limit 1;
 -- runs: the runs of jobs, for their files
 select run_id from runs where job_id in (select key from json_each(:job_ids));
 
+-- mark_jobs: history is complete only after the end of the last of these jobs
+insert into rollup_bounds (name, at)
+select 'history_from', max(finished_at) + 1 from jobs where job_id in (select key from json_each(:job_ids))
+having max(finished_at) is not null
+on conflict (name) do update set at = excluded.at where rollup_bounds.at < excluded.at;
+
+-- mark_direct: the same of direct executions
+insert into rollup_bounds (name, at)
+select 'history_from', max(finished_at) + 1 from direct_executions
+where run_id in (select key from json_each(:run_ids)) having max(finished_at) is not null
+on conflict (name) do update set at = excluded.at where rollup_bounds.at < excluded.at;
+
 -- drop_attempts: of messages about jobs
 delete from delivery_attempts where delivery_id in (
     select delivery_id from deliveries where job_id in (select key from json_each(:job_ids)));
@@ -101,3 +113,15 @@ select run_id, finished_at is not null from runs where run_id in (select key fro
 union all
 select run_id, finished_at is not null from direct_executions
 where run_id in (select key from json_each(:run_ids));
+
+-- rollups: spans of time that had ended before a time, with rollups or depths of the queue
+select step, at from rollups where at + step * 1000000 <= :before group by step, at
+union
+select step, at from queue_depths where at + step * 1000000 <= :before group by step, at
+limit :limit;
+
+-- drop_rollups: of one span
+delete from rollups where step = :step and at = :at;
+
+-- drop_depths: of one span
+delete from queue_depths where step = :step and at = :at;

@@ -101,6 +101,8 @@ class EndingFacts(NamedTuple):
     cancel_mode: CancelMode | None
     # Whether a job waits for its chain.
     has_dependents: bool
+    # When it was queued or, if that is later, the time that it was to wait for.
+    free_at: Instant
 
 
 def insert(tx: Tx, jobs: Sequence[Job]) -> None:
@@ -148,10 +150,11 @@ def ending_facts(tx: Tx, run_id: str, job_id: str) -> EndingFacts | None:
     if row is None:
         return None
     (office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, has_webhook,
-     started_at, policy, mode, has_dependents) = row  # fmt: skip
+     started_at, policy, mode, has_dependents, queued_at, scheduled_for) = row  # fmt: skip
     return EndingFacts(
         office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, has_webhook,
         Instant(started_at), column_codec.policy(policy), None if mode is None else CancelMode(mode), has_dependents,
+        Instant(queued_at if scheduled_for is None else max(queued_at, scheduled_for)),
     )  # fmt: skip
 
 

@@ -12,8 +12,9 @@ from nextslot.system.instant import Instant
 
 from . import column_codec
 
-# In the order in which they refer to each other.
+# In the order in which they refer to each other. Rollups are compared with history only after what was deleted.
 _DROP_JOBS = (
+    "retention.mark_jobs",
     "retention.drop_attempts",
     "retention.drop_deliveries",
     "retention.drop_artifacts",
@@ -95,6 +96,7 @@ def direct(tx: Tx, before: Instant, limit: int) -> list[str]:
 
 def drop_direct(tx: Tx, run_ids: Iterable[str]) -> None:
     ids = column_codec.key_set(run_ids)
+    tx.execute("retention.mark_direct", run_ids=ids)
     tx.execute("retention.drop_reservations", run_ids=ids)
     tx.execute("retention.drop_direct", run_ids=ids)
 
@@ -125,6 +127,18 @@ def audit(tx: Tx, before: Instant, limit: int) -> list[str]:
 
 def drop_audit(tx: Tx, audit_ids: Iterable[str]) -> None:
     tx.execute("retention.drop_audit", audit_ids=column_codec.key_set(audit_ids))
+
+
+def rollups(tx: Tx, before: Instant, limit: int) -> list[tuple[int, int]]:
+    """(step, at) of spans that had ended before a time, as rollups or depths of the queue."""
+    return [(step, at) for step, at in tx.rows("retention.rollups", before=before, limit=limit)]
+
+
+def drop_rollups(tx: Tx, spans: Iterable[tuple[int, int]]) -> None:
+    spans = list(spans)
+    tx.execute_batch("retention.drop_rollups", ("step", "at"), spans)
+    tx.execute_batch("retention.drop_depths", ("step", "at"), spans)
+    tx.execute("rollups.set_bound", name="written_from", at=max(at + step * 1_000_000 for step, at in spans))
 
 
 def known_runs(tx: Tx, run_ids: Iterable[str]) -> dict[str, bool]:
