@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Generic, Literal
 
 from nextslot.system.instant import Instant
@@ -163,11 +164,15 @@ class Job(JobFields[Instant]):
 
     @property
     def status(self) -> JobStatus:
-        # It depends on stored columns alone, never on the clock.
-        if self.stage is Stage.CANCELLED:
-            return JobStatus.CANCELLED
-        if self.stage is Stage.QUEUED:
-            return JobStatus.QUEUED if self.is_ready else JobStatus.WAITING
-        if self.outcome is None:
-            return JobStatus.RUNNING
-        return JobStatus(self.outcome.value)
+        is_free = self.unmet == 0 and self.is_due and self.is_turn
+        return status_of(self.stage, self.outcome, is_free)
+
+
+@cache
+def status_of(stage: Stage, outcome: RunStatus | None, is_free: bool) -> JobStatus:
+    """Returns the status of a job by what is stored of it, never by the clock. `is_free`: nothing holds it back."""
+    if stage == Stage.CANCELLED:
+        return JobStatus.CANCELLED
+    if stage == Stage.QUEUED:
+        return JobStatus.QUEUED if is_free else JobStatus.WAITING
+    return JobStatus.RUNNING if outcome is None else JobStatus(str(outcome))

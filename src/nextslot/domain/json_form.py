@@ -13,7 +13,9 @@ from .declared_values import written
 
 def job(value: Job, attempt: int) -> dict[str, Json]:
     """Returns a job with `attempt`, its place in its chain, from 1."""
-    return value.to_dict() | {"attempt": attempt}
+    found = value.to_dict()
+    found["attempt"] = attempt
+    return found
 
 
 def schedule(value: Schedule) -> dict[str, Json]:

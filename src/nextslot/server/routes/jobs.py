@@ -147,8 +147,9 @@ async def create_jobs(body: BatchBody, request: Request) -> Response:
 async def list_jobs(query: Annotated[JobQuery, Query()], request: Request) -> Response:
     """Lists jobs, the newest first."""
     scheduler, caller = _of(request)
-    found = await scheduler.lists.jobs(filter_of(JobFilter, query.model_dump(), caller), query.cursor, query.limit)
-    return page(found, lambda one: json_form.job(one.job, one.attempt))
+    wanted = filter_of(JobFilter, query.model_dump(), caller)
+    found = await scheduler.lists.jobs_shown(wanted, query.cursor, query.limit)
+    return answer({"items": found.items, "next_cursor": found.next_cursor})
 
 
 @jobs.post("/api/jobs/cancel", response_model=Cancelled)
