@@ -57,16 +57,16 @@ class QueueManager:
     def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> None:
         """Stores new jobs, each at the position that `back` has returned."""
         jobs.insert(tx, new)
-        made = Counter((job.office_id, job.job_type) for job in new)
+        made = Counter([(job.office_id, job.job_type) for job in new])
         tx.local(NewWork).created += [Created(*of, count) for of, count in made.items()]
         links = self._tracer.links_of(new)
         if links:
             tx.cause(RequestsLinked(links))
         self._events.note_jobs(tx, "job_queued", now, new)
         counters = self._lanes.counters(tx)
-        for lane_id, chains in Counter(job.lane_id for job in new if job.retry_of is None).items():
+        for lane_id, chains in Counter([job.lane_id for job in new if job.retry_of is None]).items():
             counters.tally(lane_id).chains += chains
-        for lane_id, ready in Counter(job.lane_id for job in new if job.is_ready).items():
+        for lane_id, ready in Counter([job.lane_id for job in new if job.is_ready]).items():
             counters.add_ready(lane_id, ready)
         for at in {job.expires_at for job in new} | {job.scheduled_for for job in new if not job.is_due}:
             self._timer.note(tx, at)
