@@ -53,7 +53,7 @@ async def _one_of_each(scheduler: Scheduler) -> None:
     await scheduler.pause()
     first, _ = await scheduler.submit_many(
         [
-            NewJob(job_type="work", params={"text": "ä \"", "list": [1, {"a": None}]}, key="a", resources={"gpu": 1}),
+            NewJob(job_type="work", params={"text": 'ä "', "list": [1, {"a": None}]}, key="a", resources={"gpu": 1}),
             NewJob(job_type="work", title="B", depends_on=["a"], webhook={"url": "https://example.org/hook"}),
         ]
     )

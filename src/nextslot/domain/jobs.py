@@ -1,7 +1,7 @@
 """The values of jobs: requests, stored jobs, their statuses and the legal transitions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Generic, Literal
@@ -80,7 +80,7 @@ class JobRequest(Value, Generic[At]):
 
     def kept(self) -> dict[str, Json]:
         """Returns these fields, for another job or request with the same values."""
-        return {one.name: getattr(self, one.name) for one in fields(JobRequest)}
+        return {name: self.__dict__[name] for name in JobRequest._names}
 
 
 class NewJob(JobRequest[Instant]):

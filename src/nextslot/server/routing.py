@@ -158,7 +158,7 @@ class Router:
         self._app = app
         routes = [one for one in app.routes if isinstance(one, Route)]
         self._anywhere = {method: _of_method(routes, method, None) for method in METHODS}
-        self._below = {
+        self._below: dict[tuple[str, str | None], list[Route]] = {
             (method, place): _of_method(routes, method, place)
             for place in {_place(one.path) for one in routes} - {None}
             for method in METHODS
@@ -187,7 +187,7 @@ class Router:
         """Returns what handles the request, and notes the route and the values in its path."""
         path, method = get_route_path(scope), scope["method"]
         place = "/".join(path.split("/", 3)[:3])
-        for route in self._below.get((method, place)) or self._anywhere.get(method, ()):
+        for route in self._below.get((method, place)) or self._anywhere.get(method) or ():
             if match := route.path_regex.match(path):
                 converters = route.param_convertors
                 scope["route"] = route

@@ -18,7 +18,7 @@ from nextslot.server import queries, schemas
 from nextslot.server.auth import Caller, caller_of, lane_of, of_job, scheduler_for
 from nextslot.server.problems import MOST_PROBLEMS
 from nextslot.server.queries import PageQuery, Values, filter_of, in_body, in_query
-from nextslot.server.responses import answer, answer_many, create_once, created, notes, page
+from nextslot.server.responses import answer, answer_many, create_once, created, notes
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Body, JobBody, KeyedJobBody, KeyedJobs, Page, When
 from nextslot.services import arguments

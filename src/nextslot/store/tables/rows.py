@@ -68,8 +68,9 @@ class Rows(Generic[V]):
         lists = {one.name for one in fields(kind) if one.default == ()}  # type: ignore[arg-type]
         self._lists = [at for at, name in enumerate(self.columns) if name in lists]
         public = [one for one in stored if not one.marked.is_internal]
-        self._worked_out: tuple[str, ...] = kind.WORKED_OUT  # type: ignore[attr-defined]
-        self._shown_names = json_names(kind)
+        of_value: Any = kind
+        self._worked_out: tuple[str, ...] = of_value.WORKED_OUT
+        self._shown_names = json_names(of_value)
         # A property has no column; any column holds its place.
         self._shown = itemgetter(*(self.columns.index(n) if n in self.columns else 0 for n in self._shown_names))
         self._shows = [(one.name, show) for one in public if (show := _shower(one)) is not None]
