@@ -59,6 +59,8 @@ async def post(app: Any, path: str, body: bytes) -> bytes:
     answered: list[Any] = []
 
     async def receive() -> dict[str, Any]:
+        if not pieces:
+            await asyncio.Event().wait()  # The caller stays.
         return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
     async def send(message: Any) -> None:

@@ -1,9 +1,11 @@
-"""Measures requests per second of the HTTP API and of a bare FastAPI route that does nothing, in one run.
+"""Measures the HTTP API beside a bare FastAPI route, and beside another version, in turns in one run.
 
-    uv run python bench/http.py [--seconds 3] [--rows 1000000] [--rounds 3]
+    uv run python bench/http.py [--seconds 2] [--rounds 5] [--beside DIRECTORY] [--rows 10000] [--save FILE]
 
-Both servers are processes of their own (uvicorn, uvloop, httptools); the client is another one. Every create is durable
-(`synchronous=FULL`) when it is answered. The queue is paused, so that only requests are measured.
+The bare route parses the same body, makes an answer of the same size, and stores nothing. All servers are processes of
+their own (uvicorn, uvloop, httptools); the client is another one. Every create is durable (`synchronous=FULL`) when it
+is answered. The queue is paused, so that only requests are measured. Processor time is that of the server's process:
+a busy machine changes it less than the rate. `--beside` names the `src` of another version of nextslot.
 """
 
 import argparse
@@ -16,13 +18,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
 BARE = """
-import sys, uvicorn
+import json, sys, uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 
@@ -31,10 +35,11 @@ class Body(BaseModel):
     params: dict
 
 app = FastAPI()
+ANSWER = json.loads(sys.argv[2])
 
 @app.post("/api/jobs", status_code=201)
 async def create(body: Body):
-    return {"ok": True}
+    return ANSWER
 
 uvicorn.run(app, port=int(sys.argv[1]), log_level="error", access_log=False)
 """
@@ -49,14 +54,29 @@ level = "error"
 """
 
 JOB = {"job_type": "noop", "params": {}}
+# The fields of a job in an answer, so that the bare route's answer is as large as ours.
+ANSWER_BYTES = 1100
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Server:
+    name: str
+    port: int
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 @contextmanager
-def server(command: list[str], port: int) -> Iterator[int]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+def started(name: str, command: list[str], port: int, source: str | None = None) -> Iterator[Server]:
+    environment = {**os.environ, **({} if source is None else {"PYTHONPATH": source})}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     try:
         wait_for(port)
-        yield port
+        yield Server(name, port, process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -65,7 +85,7 @@ def server(command: list[str], port: int) -> Iterator[int]:
 def wait_for(port: int) -> None:
     import socket
 
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -109,13 +129,13 @@ class Connection:
         return int(head[9:12]), await self.reader.readexactly(length)
 
 
-async def load(port: int, data: bytes, connections: int, seconds: float) -> tuple[float, float, float]:
-    """Returns requests per second, and the median and 99th percentile of their time in ms."""
+async def load(port: int, data: bytes, connections: int, seconds: float) -> dict[str, float]:
+    """Returns how many requests were answered, how many a second, and their times in ms."""
     times: list[float] = []
+    lines = [await Connection.open(port) for _ in range(connections)]
     end = time.perf_counter() + seconds
 
-    async def one() -> None:
-        line = await Connection.open(port)
+    async def one(line: Connection) -> None:
         while (began := time.perf_counter()) < end:
             status, body = await line.send(data)
             assert status < 300, (status, body)
@@ -123,74 +143,97 @@ async def load(port: int, data: bytes, connections: int, seconds: float) -> tupl
         line.writer.close()
 
     began = time.perf_counter()
-    await asyncio.gather(*(one() for _ in range(connections)))
+    await asyncio.gather(*map(one, lines))
     rate = len(times) / (time.perf_counter() - began)
     times.sort()
-    return rate, times[len(times) // 2] * 1000, times[int(len(times) * 0.99)] * 1000
+    return {
+        "requests": len(times),
+        "per_second": rate,
+        "p50_ms": times[len(times) // 2] * 1000,
+        "p99_ms": times[int(len(times) * 0.99)] * 1000,
+    }
 
 
-async def fill(port: int, rows: int) -> float:
-    """Fills the database, and returns jobs per second through the batch route."""
-    line = await Connection.open(port)
-    size = min(rows, 10_000)
-    data = request("POST", "/api/jobs/batch", {"jobs": [JOB] * size})
-    began = time.perf_counter()
-    for _ in range(rows // size):
-        status, body = await line.send(data)
-        assert status == 201, body[:300]
-    return rows // size * size / (time.perf_counter() - began)
+async def in_turns(
+    what: str, asked: dict[Server, bytes], connections: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Measures each server, one after the other, several times; prints the medians."""
+    rounds: dict[str, list[dict[str, float]]] = {server.name: [] for server in asked}
+    for _ in range(arguments.rounds):
+        for server, data in asked.items():
+            cpu = server.cpu_seconds()
+            found = await load(server.port, data, connections, arguments.seconds)
+            found["cpu_us"] = (server.cpu_seconds() - cpu) / found["requests"] * 1e6
+            rounds[server.name].append(found)
+    medians = {
+        name: {key: statistics.median(one[key] for one in some) for key in some[0]} for name, some in rounds.items()
+    }
+    for name, found in medians.items():
+        first = next(iter(medians.values()))
+        print(
+            f"{what:<22} {connections:>3} {name:<8} {found['per_second']:>8,.0f}/s"
+            f" ({found['per_second'] / first['per_second']:>4.0%}) {found['cpu_us']:>7.0f} µs of processor"
+            f" ({first['cpu_us'] / found['cpu_us']:>4.0%})   {found['p50_ms']:.2f} / {found['p99_ms']:.2f} ms",
+            flush=True,
+        )
+    return {"what": what, "connections": connections, "rounds": rounds, "medians": medians}
 
 
-async def measure(ours: int, bare: int, arguments: argparse.Namespace) -> None:
-    line = await Connection.open(ours)
+async def prepare(server: Server, rows: int) -> str:
+    """Pauses the queue and fills it; returns the id of a job."""
+    line = await Connection.open(server.port)
     while (await line.send(request("GET", "/ready")))[0] != 200:  # noqa: ASYNC110 - another process
         await asyncio.sleep(0.1)
     await line.send(request("POST", "/api/queue/pause", {}))
-    create = request("POST", "/api/jobs", JOB)
-    print(f"{'connections':>12} {'bare /s':>9} {'ours /s':>9} {'ratio':>6}   ours p50 / p99 ms   bare p50 / p99 ms")
-    for connections in (1, 8, 64):
-        rounds = [
-            (
-                await load(bare, create, connections, arguments.seconds),
-                await load(ours, create, connections, arguments.seconds),
-            )
-            for _ in range(arguments.rounds)
-        ]
-        theirs, own = (
-            [statistics.median(values) for values in zip(*some, strict=True)] for some in zip(*rounds, strict=True)
-        )
-        print(
-            f"{connections:>12} {theirs[0]:>9,.0f} {own[0]:>9,.0f} {own[0] / theirs[0]:>6.0%}"
-            f"   {own[1]:>8.2f} / {own[2]:<8.2f} {theirs[1]:>8.2f} / {theirs[2]:<8.2f}"
-        )
-    print(f"batch route, 10,000 jobs a request: {await fill(ours, 100_000):,.0f} jobs/s")
-    if arguments.rows:
-        print(f"filling up to {arguments.rows:,} rows: {await fill(ours, arguments.rows):,.0f} jobs/s")
-    line = await Connection.open(ours)
+    size = min(rows, 10_000)
+    for _ in range(rows // size):
+        status, body = await line.send(request("POST", "/api/jobs/batch", {"jobs": [JOB] * size}))
+        assert status == 201, body[:300]
     _, body = await line.send(request("GET", "/api/jobs?limit=50"))
-    job_id = json.loads(body)["items"][-1]["job_id"]
-    reads = {"job": f"/api/jobs/{job_id}", "list of 50": "/api/jobs?limit=50", "by status": "/api/jobs?status=QUEUED"}
-    for name, path in reads.items():
-        rate, median, worst = await load(ours, request("GET", path), 8, arguments.seconds)
-        print(f"GET {name}, 8 connections: {rate:,.0f}/s, p50 {median:.2f} ms, p99 {worst:.2f} ms")
+    return str(json.loads(body)["items"][-1]["job_id"])
+
+
+async def measure(bare: Server, versions: list[Server], arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    ids = {server: await prepare(server, arguments.rows) for server in versions}
+    create = request("POST", "/api/jobs", JOB)
+    found = [
+        await in_turns("create", dict.fromkeys([bare, *versions], create), connections, arguments)
+        for connections in (1, 8, 64)
+    ]
+    paths = {"job": "/api/jobs/{}", "list of 50": "/api/jobs?limit=50"}
+    for name, path in paths.items():
+        asked = {server: request("GET", path.format(ids[server])) for server in versions}
+        found.append(await in_turns(f"GET {name}", asked, 8, arguments))
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--beside", help="the `src` of another version")
+    parser.add_argument("--folder", help="where the databases are; by default a temporary folder")
+    parser.add_argument("--save", type=Path, help="write the figures of all rounds to this file")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "nextslot.toml").write_text(CONFIGURATION)
-        nextslot = [str(Path(sys.executable).with_name("nextslot")), "serve", "--data", folder, "--port"]
-        ours, bare = free_port(), free_port()
-        with (
-            server([*nextslot, str(ours)], ours),
-            server([sys.executable, "-c", BARE, str(bare)], bare),
-        ):
-            uvloop.run(measure(ours, bare, arguments))
-    print(f"load average now: {os.getloadavg()[0]:.1f}")
+    sources = {"before": arguments.beside} if arguments.beside else {}
+    sources["ours"] = None
+    with ExitStack() as stack:
+        port = free_port()
+        answer = json.dumps({"text": "x" * ANSWER_BYTES})
+        bare = stack.enter_context(started("bare", [sys.executable, "-c", BARE, str(port), answer], port))
+        versions = []
+        for name, source in sources.items():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.folder))
+            Path(folder, "nextslot.toml").write_text(CONFIGURATION)
+            port = free_port()
+            command = [str(Path(sys.executable).with_name("nextslot")), "serve", "--data", folder, "--port", str(port)]
+            versions.append(stack.enter_context(started(name, command, port, source)))
+        found = uvloop.run(measure(bare, versions, arguments))
+    load_average = os.getloadavg()[0]
+    print(f"load average now: {load_average:.1f}")
+    if arguments.save:
+        arguments.save.write_text(json.dumps({"load_average": load_average, "figures": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

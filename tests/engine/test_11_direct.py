@@ -584,8 +584,8 @@ class SlowPlaces:
         self._store = store
         self._seconds = seconds
 
-    async def read(self, call: Callable[[Tx], Any]) -> Any:
-        found = await self._store.read(call)
+    async def read(self, call: Callable[[Tx], Any], *, is_small: bool = False) -> Any:
+        found = await self._store.read(call, is_small=is_small)
         if isinstance(found, list):
             await asyncio.sleep(self._seconds)
         return found

@@ -428,8 +428,8 @@ async def test_what_was_sent_while_the_store_was_being_read_is_not_sent_again(tm
             self.write = store.write
             self._store = store
 
-        async def read(self, work: Any) -> Any:
-            found = await self._store.read(work)
+        async def read(self, work: Any, *, is_small: bool = False) -> Any:
+            found = await self._store.read(work, is_small=is_small)
             await asyncio.sleep(1)
             return found
 

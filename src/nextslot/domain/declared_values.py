@@ -208,8 +208,11 @@ class Value:
     def to_dict(self) -> dict[str, Json]:
         """Returns the JSON form: what the API answers, webhooks carry and the client reads."""
         kind: Any = type(self)
-        names, converted = _form(kind)
-        found = {name: getattr(self, name) for name in names}
+        names, converted = json_names(kind), _converted(kind)
+        # Names of properties get None here, and so keep their places.
+        found: dict[str, Json] = dict(zip(names, map(self.__dict__.get, names), strict=True))
+        for name in self.WORKED_OUT:
+            found[name] = getattr(self, name)
         for name, convert in converted:
             if found[name] is not None:
                 found[name] = convert(found[name])
@@ -217,12 +220,17 @@ class Value:
 
 
 @cache
-def _form(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Callable[[Any], Json]], ...]]:
-    """Returns the names in the JSON form, and the functions that convert values to JSON where needed."""
-    shown = [one for one in declared(kind) if not one.marked.is_internal]
-    converted = [(one.name, _writer(one.type)) for one in shown]
-    names = in_order(kind, [*(one.name for one in shown), *kind.WORKED_OUT])
-    return tuple(names), tuple((name, convert) for name, convert in converted if convert is not None)
+def json_names(kind: Any) -> tuple[str, ...]:
+    """Returns the names in the JSON form of a value, in their order."""
+    shown = [one.name for one in declared(kind) if not one.marked.is_internal]
+    return tuple(in_order(kind, [*shown, *kind.WORKED_OUT]))
+
+
+@cache
+def _converted(kind: Any) -> tuple[tuple[str, Callable[[Any], Json]], ...]:
+    """Returns the functions that convert values to JSON where needed."""
+    shown = [(one.name, _writer(one.type)) for one in declared(kind) if not one.marked.is_internal]
+    return tuple((name, convert) for name, convert in shown if convert is not None)
 
 
 def _writer(kind: Any) -> Callable[[Any], Json] | None:

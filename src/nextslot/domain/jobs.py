@@ -1,8 +1,9 @@
 """The values of jobs: requests, stored jobs, their statuses and the legal transitions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Generic, Literal
 
 from nextslot.system.instant import Instant
@@ -80,7 +81,7 @@ class JobRequest(Value, Generic[At]):
 
     def kept(self) -> dict[str, Json]:
         """Returns these fields, for another job or request with the same values."""
-        return {one.name: getattr(self, one.name) for one in fields(JobRequest)}
+        return {name: self.__dict__[name] for name in JobRequest._names}
 
 
 class NewJob(JobRequest[Instant]):
@@ -174,11 +175,15 @@ class Job(JobFields[Instant]):
 
     @property
     def status(self) -> JobStatus:
-        # It depends on stored columns alone, never on the clock.
-        if self.stage is Stage.CANCELLED:
-            return JobStatus.CANCELLED
-        if self.stage is Stage.QUEUED:
-            return JobStatus.QUEUED if self.is_ready else JobStatus.WAITING
-        if self.outcome is None:
-            return JobStatus.RUNNING
-        return JobStatus(self.outcome.value)
+        is_free = self.unmet == 0 and self.is_due and self.is_turn
+        return status_of(self.stage, self.outcome, is_free)
+
+
+@cache
+def status_of(stage: Stage, outcome: RunStatus | None, is_free: bool) -> JobStatus:
+    """Returns the status of a job by what is stored of it, never by the clock. `is_free`: nothing holds it back."""
+    if stage == Stage.CANCELLED:
+        return JobStatus.CANCELLED
+    if stage == Stage.QUEUED:
+        return JobStatus.QUEUED if is_free else JobStatus.WAITING
+    return JobStatus.RUNNING if outcome is None else JobStatus(str(outcome))

@@ -3,17 +3,40 @@
 Other values have `to_dict`. `server/schemas.py` describes these forms for the OpenAPI document; a test compares both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from nextslot.system.instant import Instant
 
 from . import Expected, Forecast, Job, Json, Schedule, SchedulerStatus, Upcoming, Why, cron
-from .declared_values import written
+from .declared_values import declared, written
 
 
 def job(value: Job, attempt: int) -> dict[str, Json]:
     """Returns a job with `attempt`, its place in its chain, from 1."""
-    return value.to_dict() | {"attempt": attempt}
+    found = value.to_dict()
+    found["attempt"] = attempt
+    return found
+
+
+def jobs(values: Iterable[Job], attempts: Mapping[str, int]) -> Iterator[dict[str, Json]]:
+    """Yields the form of each job; `attempts` has the places that are not 1.
+
+    Jobs that came together often differ in three fields only: the form of the job before is copied then.
+    """
+    last: dict[str, Json] = {}
+    rest: tuple[object, ...] = ()
+    for value in values:
+        attempt = attempts.get(value.job_id, 1)
+        if (own := (attempt, *_ALIKE(value.__dict__))) == rest:
+            last = {**last, "job_id": value.job_id, "params": value.params, "position": value.position}
+        else:
+            last, rest = job(value, attempt), own
+        yield last
+
+
+_EACH_ITS_OWN = {"job_id", "chain_id", "params", "position"}
+_ALIKE = itemgetter(*(one.name for one in declared(Job) if one.name not in _EACH_ITS_OWN))
 
 
 def schedule(value: Schedule) -> dict[str, Json]:

@@ -28,6 +28,8 @@ def _is_plain_kind(field: Declared) -> bool:
     return field.type in (str, int, float, bool) or is_time(field.type) or is_words(field.type)
 
 
+# A key of all fields of a request but its parameters.
+Form = tuple[object, ...]
 _DECLARED = declared(NewJob)
 _BOUNDS = [(one.name, one.bound, one.is_optional) for one in _DECLARED if one.bound is not None]
 _NUMBERS = itemgetter(*(one.name for one in _DECLARED if one.type in (int, float, bool)))
@@ -60,7 +62,7 @@ def problems(
     ]
 
 
-def form(new: NewJob) -> tuple[object, ...]:
+def form(new: NewJob) -> Form:
     """Returns a key of all fields but the parameters: requests with the same key have the same problems.
 
     Equal values that differ (1 and True) are told apart by their types, lists and objects by their identity.

@@ -370,7 +370,8 @@ class Services:
     # Reads.
 
     async def job(self, job_id: str) -> Job:
-        return arguments.found(await self._access.read(lambda tx: jobs.get(tx, job_id)), "job", job_id)
+        found = await self._access.read(lambda tx: jobs.get(tx, job_id), is_small=True)
+        return arguments.found(found, "job", job_id)
 
     async def run_of(self, job_id: str) -> Run | None:
         """Returns the run of a job, if it was dispatched."""

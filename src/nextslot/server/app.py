@@ -39,7 +39,7 @@ from .request_body import Bodies
 from .request_guard import Admission, Guard
 from .request_log import RequestLog
 from .routes.quotas import quotas
-from .routing import Route, Rule, rule_of
+from .routing import Route, Router, Rule, rule_of
 from .static_files import pages
 from .tls import Certificate
 from .turns import Turns
@@ -94,7 +94,7 @@ class Options:
 
 def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
     options = options or Options()
-    app: ASGIApp = _below(options.root_path, application(scheduler, options))
+    app: ASGIApp = _below(options.root_path, Router(application(scheduler, options)))
     if options.admission.allowed_origins:
         # Browsers show answers to pages of these origins, and to no others.
         app = CORSMiddleware(

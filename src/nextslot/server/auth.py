@@ -214,6 +214,6 @@ def _actor(request: Request, caller: Caller) -> Actor:
         name=caller.name,
         key_id=caller.key_id,
         action=f"{request.method} {request.scope['route'].path}",
-        target=request.url.path,
+        target=request.scope["path"],
         office_id=caller.office_id,
     )

@@ -121,11 +121,27 @@ def _content(status: int, code: str, detail: str, data: Mapping[str, object] | N
 
 
 def install(app: FastAPI) -> None:
-    app.add_exception_handler(NextslotError, _of_ours)
-    app.add_exception_handler(HttpProblem, _of_http)
-    app.add_exception_handler(RequestValidationError, _of_validation)
+    """Lets the framework answer its own refusals, such as of an unknown path, in the same form."""
     app.add_exception_handler(HTTPException, _of_framework)
-    app.add_exception_handler(Exception, _of_defect)
+
+
+def of(request: Request, error: Exception) -> Response:
+    """Answers an error of a route."""
+    match error:
+        case NextslotError():
+            return of_error(error)
+        case HttpProblem():
+            return _response(content_of(error), error.headers)
+        case RequestValidationError():
+            return _of_validation(error)
+        case _:
+            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+            return problem(500, "error", "something broke on our side; the log says more")
+
+
+def is_defect(error: Exception) -> bool:
+    """Returns whether nobody has foreseen the error, so that the server has to know of it too."""
+    return not isinstance(error, (NextslotError, HttpProblem, RequestValidationError))
 
 
 def of_error(error: NextslotError) -> Response:
@@ -166,28 +182,13 @@ def _status(error: NextslotError) -> int:
             return 500
 
 
-async def _of_ours(request: Request, error: Exception) -> Response:
-    assert isinstance(error, NextslotError)
-    return of_error(error)
-
-
 def content_of(error: HttpProblem) -> dict[str, object]:
     """Returns an `HttpProblem` as JSON, for inside a stream."""
     return _content(error.status, error.code, error.detail, error.data)
 
 
-async def _of_http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HttpProblem)
-    return _response(content_of(error), error.headers)
-
-
-async def _of_validation(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
+def _of_validation(error: RequestValidationError) -> Response:
     found = error.errors()[:MOST_PROBLEMS]
-    for one in found:
-        if one["type"] == "json_invalid":
-            place = f", after {one['loc'][1]} characters" if one["loc"][1] else ""
-            return problem(400, "malformed", f"the body is not valid JSON: {one['ctx']['error']}{place}")
     return of_error(Invalid([Problem(field_of(one["loc"]), sentence_of(one)) for one in found]))
 
 
@@ -214,11 +215,6 @@ def _methods(request: Request) -> set[str]:
     """Returns the methods of all routes with this path; the framework names only those of the first route."""
     fitting = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     return {method for route in fitting if route.path == fitting[0].path for method in route.methods}
-
-
-async def _of_defect(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return problem(500, "error", "something broke on our side; the log says more")
 
 
 def field_of(place: tuple[object, ...]) -> str:

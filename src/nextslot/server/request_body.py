@@ -6,16 +6,17 @@ A route calls it after it has admitted the caller, so a stranger's body is never
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from . import json_body
 from .problems import HttpProblem, overloaded
+from .request_log import header
 
 # What an empty body is parsed to.
 NO_BODY = object()
@@ -120,9 +121,9 @@ class Reservation:
 
 def _declared(request: Request, limit: int) -> int:
     """Returns the bytes that a body has at most: as its content-length says, or as many as are allowed."""
-    length = request.headers.get("content-length", "")
-    if not length.isdecimal():
-        return limit if "transfer-encoding" in request.headers else 0
+    length = header(request.scope, b"content-length") or b""
+    if not length.isdigit():
+        return limit if header(request.scope, b"transfer-encoding") is not None else 0
     if int(length) > limit:
         detail = f"the body has {int(length):,} bytes; at most {limit:,} are taken here"
         raise HttpProblem(413, "too_large", detail)
@@ -130,8 +131,12 @@ def _declared(request: Request, limit: int) -> int:
 
 
 async def _received(request: Request, limit: int, most_values: int) -> bytearray:
-    body, values, read_at_once = bytearray(), 0, 0
-    async for some in _parts(request):
+    body, values, read_at_once, has_more = bytearray(), 0, 0, True
+    while has_more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise HttpProblem(400, "malformed", "the body ended before its time")
+        some, has_more = message.get("body", b""), message.get("more_body", False)
         body += some
         read_at_once += len(some)
         if read_at_once > AT_ONCE_BYTES:
@@ -144,11 +149,3 @@ async def _received(request: Request, limit: int, most_values: int) -> bytearray
             detail = f"the body has more than {most_values:,} values, the most that are taken here; send fewer"
             raise HttpProblem(413, "too_large", detail)
     return body
-
-
-async def _parts(request: Request) -> AsyncIterator[bytes]:
-    try:
-        async for some in request.stream():
-            yield some
-    except ClientDisconnect:
-        raise HttpProblem(400, "malformed", "the body ended before its time") from None

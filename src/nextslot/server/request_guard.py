@@ -5,9 +5,9 @@ point there (DNS rebinding). So the Host must be ours, and an unsafe request tha
 """
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .auth import SAFE
@@ -46,42 +46,48 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        refusal = self._refusal(scope, headers)
+        refusal = self._refusal(scope)
         if refusal is not None:
             await problem(*refusal)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
+    def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
         if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
             return 422, "invalid", "the address has a NUL character; remove it"
-        host = headers.get("host", "")
-        if len(headers.getlist("host")) > 1:
+        # Of several headers with one name, the first; there is only one Host.
+        headers = dict(reversed(scope["headers"]))
+        host = _text(headers, b"host")
+        if len(headers) < len(scope["headers"]) and sum(name == b"host" for name, _ in scope["headers"]) > 1:
             return 400, "malformed", "the request has several Host headers; send one"
         if not self._admission.serves(host):
             detail = f"this server does not answer to the name {host!r}; [server] allowed_hosts can add it"
             return 403, "forbidden_host", detail
         if scope["method"] in SAFE:
             return None
-        origin = headers.get("origin")
+        origin = _text(headers, b"origin") if b"origin" in headers else None
         if origin is not None and not self._admission.takes_from(origin, host):
             detail = f"pages of {origin!r} may not change anything here; [server] allowed_origins can add it"
             return 403, "forbidden_origin", detail
-        if origin is None and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        if origin is None and headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
             return 403, "forbidden_origin", "a page of another site may not change anything here"
         return _body_refusal(headers)
 
 
-def _body_refusal(headers: Headers) -> tuple[int, str, str] | None:
-    encoding = headers.get("content-encoding", "identity").lower()
+def _body_refusal(headers: Mapping[bytes, bytes]) -> tuple[int, str, str] | None:
+    encoding = _text(headers, b"content-encoding", "identity").lower()
     if encoding != "identity":
         return 415, "unsupported_media_type", f"send the body as it is, without content-encoding {encoding!r}"
-    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+    kind = _text(headers, b"content-type").partition(";")[0].strip().lower()
     if has_body and kind != "application/json":
         return 415, "unsupported_media_type", f"send JSON with content-type application/json, not {kind!r}"
     return None
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes, default: str = "") -> str:
+    found = headers.get(name)
+    return default if found is None else found.decode("latin-1")
 
 
 def host_name(host: str) -> str:

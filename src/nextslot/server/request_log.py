@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nextslot.system.randomness import Chance, SystemChance
@@ -24,12 +24,17 @@ log = logging.getLogger(__name__)
 HEADER = "X-Request-ID"
 # Machines request these every few seconds: they are logged at DEBUG and never traced.
 PROBES = frozenset({"/health", "/ready", "/metrics"})
+PROBE_ENDS = tuple(PROBES)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # The route of a request that no route matches; its path could be anything.
 UNMATCHED = "unmatched"
 # The status that is counted for a caller who hung up before the answer, as nginx counts it.
 LEFT = 499
 
+_HEADER = HEADER.lower().encode()
+# Answers hold what a key may see; the pages and their scripts, which say for themselves, hold no data.
+_SAFE = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+_NO_TRACER = Tracer()
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
 
 
@@ -53,10 +58,9 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        request_id = self._id(headers.get(HEADER))
-        tracer = Tracer() if scope["path"].endswith(tuple(PROBES)) else self._tracer
-        with bound(request_id=request_id), tracer.request(_method(scope), headers) as span:
+        request_id = self._id(header(scope, _HEADER))
+        tracer = _NO_TRACER if scope["path"].endswith(PROBE_ENDS) else self._tracer
+        with bound(request_id=request_id), tracer.request(_method(scope), Headers(scope=scope)) as span:
             answer = _LoggedResponse(send, request_id, self._seconds)
             self._meters.in_progress += 1
             try:
@@ -69,8 +73,9 @@ class RequestLog:
                 self._meters.in_progress -= 1
                 self._record(scope, answer, span, request_id)
 
-    def _id(self, given: str | None) -> str:
-        return given if given is not None and _SANE.fullmatch(given) else self._chance.new_id()
+    def _id(self, given: bytes | None) -> str:
+        text = None if given is None else given.decode("latin-1")
+        return text if text is not None and _SANE.fullmatch(text) else self._chance.new_id()
 
     def _record(self, scope: Scope, answer: "_LoggedResponse", span: Span, request_id: str) -> None:
         method, route, status = _method(scope), route_of(scope), answer.status or LEFT
@@ -79,6 +84,8 @@ class RequestLog:
         span.note({"http.route": route, "http.response.status_code": status, "nextslot.request_id": request_id})
         if status >= 500:
             span.fail(f"HTTP {status}")
+        if not log.isEnabledFor(_level(route, status)):
+            return
         about: dict[str, Any] = {
             "method": method,
             "route": route,
@@ -111,11 +118,9 @@ class _LoggedResponse:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._answered = self._seconds()
-            headers = MutableHeaders(scope=message)
-            headers[HEADER] = self._request_id
-            headers["X-Content-Type-Options"] = "nosniff"
-            # Answers hold what a key may see; the pages and their scripts, which say for themselves, hold no data.
-            headers.setdefault("Cache-Control", "no-store")
+            given = {name for name, _ in message["headers"]}
+            own = ((_HEADER, self._request_id.encode()), *_SAFE)
+            message["headers"] = [*message["headers"], *(one for one in own if one[0] not in given)]
         await self._send(message)
 
     def fail(self) -> None:
@@ -126,6 +131,11 @@ class _LoggedResponse:
 
     def seconds_so_far(self) -> float:
         return self._seconds() - self._began
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """Returns the first value of a header of a request, by its name in small letters."""
+    return next((value for found, value in scope["headers"] if found == name), None)
 
 
 def note_probe(meters: HttpMeters, route: str, request_id: str, seconds: float) -> None:

@@ -1,24 +1,32 @@
 """Routes with a rule that says who may use them; a route without a rule cannot be made."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
+from starlette._utils import get_route_path
+from starlette.types import Message, Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from nextslot.domain import Scope
-from nextslot.errors import Invalid
 from nextslot.extension_api import Attached
 
+from . import problems
 from .auth import OfficeCheck, admit, lane_of, scheduler_for
+from .endpoint_arguments import EndpointArguments
 from .fair_shares import FairShares
 from .request_body import NO_BODY, Bodies
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 A = TypeVar("A", bound=Attached)
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_NOTHING = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,58 +87,139 @@ def rule_of(endpoint: Callable[..., Any]) -> Rule:
     return rule
 
 
-def _check_query(request: Request) -> None:
-    """Refuses a parameter that is given twice: the framework would silently use the last value."""
-    seen: set[str] = set()
-    for name, _ in request.query_params.multi_items():
-        if name in seen:
-            raise Invalid(f"is given more than once; separate several values by commas, as in {name}=A,B", name)
-        seen.add(name)
-
-
 class Route(APIRoute):
-    """A route that admits the caller before it reads the body."""
+    """A route that admits the caller before it reads the body.
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle, rule = super().get_route_handler(), rule_of(self.endpoint)
-        has_query, has_body = bool(self.dependant.query_params), self.body_field is not None
+    The framework describes the route in the OpenAPI document; requests do not pass through the framework's layers.
+    """
+
+    def __init__(self, *declared: Any, **options: Any) -> None:
+        super().__init__(*declared, **options)
+        self.handler: Handler = self.get_route_handler()
+
+    def get_route_handler(self) -> Handler:
+        endpoint, rule = self.endpoint, rule_of(self.endpoint)
+        arguments, has_body = EndpointArguments(self.dependant), self.body_field is not None
 
         async def admit_and_handle(request: Request) -> Response:
             await admit(request, rule.scope, rule.office)
-            if has_query and request.url.query:
-                _check_query(request)
             if rule.scope is None:
-                return await handle(request)
+                response: Response = await endpoint(**arguments.of(request, NO_BODY))
+                return response
             lane = lane_of(request)
             bodies: Bodies = request.app.state.bodies
             with bodies.of(lane) as reservation:
-                if has_body:
-                    _use_body(request, await bodies.read(request, lane, reservation, rule.is_bulk))
-                return await _share(request, rule, lane, handle)
+                body = await bodies.read(request, lane, reservation, rule.is_bulk) if has_body else NO_BODY
+                return await _share(request, rule, lane, lambda: endpoint(**arguments.of(request, body)))
 
         return admit_and_handle
 
 
 async def _share(
-    request: Request, rule: Rule, lane: str, handle: Callable[[Request], Coroutine[Any, Any, Response]]
+    request: Request, rule: Rule, lane: str, handle: Callable[[], Coroutine[Any, Any, Response]]
 ) -> Response:
     """Handles a request when the turn of its lane has come; counts a long one until its answer ends."""
     shares: FairShares = request.app.state.shares
     if rule.is_long(request):
-        until_answered: AsyncExitStack = request.scope["fastapi_inner_astack"]
-        until_answered.callback(await shares.open_stream(lane))
-        async with shares.request(lane):
-            await asyncio.sleep(0)  # Many who come at once begin one after the other.
-        return await handle(request)
+        close = await shares.open_stream(lane)
+        try:
+            async with shares.request(lane):
+                await asyncio.sleep(0)  # Many who come at once begin one after the other.
+            return _LongResponse(await handle(), close)
+        except BaseException:
+            close()
+            raise
     # A request that rests keeps no other one of its caller waiting.
-    async with shares.bulk(lane) if rule.is_bulk else nullcontext(), shares.request(lane):
-        return await handle(request)
+    async with shares.bulk(lane) if rule.is_bulk else _NOTHING, shares.request(lane):
+        return await handle()
 
 
-def _use_body(request: Request, value: Any) -> None:
-    """Lets the framework use a parsed body: it asks for the bytes only to see whether there are any."""
-    request._body = b"" if value is NO_BODY else b"-"
-    request._json = value
+class _LongResponse(Response):
+    """An answer that calls `close` when it has ended, however it ends."""
+
+    def __init__(self, response: Response, close: Callable[[], None]) -> None:
+        self._response = response
+        self._close = close
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        try:
+            await self._response(scope, receive, send)
+        finally:
+            self._close()
+
+
+class Router:
+    """Finds the route of a request and answers with it. The framework answers where there is none: 404, 405, redirects.
+
+    A route is found by the first two parts of its path if they are fixed, else among all others.
+    """
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        routes = [one for one in app.routes if isinstance(one, Route)]
+        self._anywhere = {method: _of_method(routes, method, None) for method in METHODS}
+        self._below: dict[tuple[str, str | None], list[Route]] = {
+            (method, place): _of_method(routes, method, place)
+            for place in {_place(one.path) for one in routes} - {None}
+            for method in METHODS
+        }
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        handle = self._handler(scope) if scope["type"] == "http" else None
+        if handle is None:
+            await self._app(scope, receive, send)
+            return
+        scope["app"] = self._app
+        request = Request(scope, receive, send)
+        answer = _Begun(send)
+        try:
+            response = await handle(request)
+            await response(scope, receive, answer.send)
+        except Exception as error:
+            if answer.has_begun:
+                raise
+            refusal = problems.of(request, error)
+            await refusal(scope, receive, answer.send)
+            if problems.is_defect(error):
+                raise
+
+    def _handler(self, scope: AsgiScope) -> Handler | None:
+        """Returns what handles the request, and notes the route and the values in its path."""
+        path, method = get_route_path(scope), scope["method"]
+        place = "/".join(path.split("/", 3)[:3])
+        for route in self._below.get((method, place)) or self._anywhere.get(method) or ():
+            if match := route.path_regex.match(path):
+                converters = route.param_convertors
+                scope["route"] = route
+                scope["endpoint"] = route.endpoint
+                scope["path_params"] = {
+                    name: converters[name].convert(text) for name, text in match.groupdict().items()
+                }
+                return route.handler
+        return None
+
+
+@dataclass(slots=True)
+class _Begun:
+    """Notes whether an answer has begun."""
+
+    _send: Send
+    has_begun: bool = False
+
+    async def send(self, message: Message) -> None:
+        self.has_begun = True
+        await self._send(message)
+
+
+def _place(path: str) -> str | None:
+    """Returns the first two parts of a path; None if a value of the path may be among them."""
+    place = "/".join(path.split("/", 3)[:3])
+    return None if "{" in place else place
+
+
+def _of_method(routes: Iterable[Route], method: str, place: str | None) -> list[Route]:
+    """Returns the routes that a request with this method and this place may take, in their order."""
+    return [one for one in routes if method in (one.methods or ()) and _place(one.path) in (place, None)]
 
 
 def extension_of(request: Request, kind: type[A]) -> A:

@@ -6,7 +6,7 @@
 import re
 from collections.abc import Mapping
 from copy import copy
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
     AwareDatetime,
@@ -14,15 +14,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
-    ValidationError,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
     create_model,
-    model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from nextslot import domain
 from nextslot.domain import request_checks
@@ -30,7 +26,6 @@ from nextslot.domain.bounds import must_be
 from nextslot.engine.submit.intake import MAX_BATCH
 
 from .derived_schemas import asks, shows
-from .problems import MOST_PROBLEMS
 
 T = TypeVar("T")
 
@@ -77,18 +72,6 @@ class Body(BaseModel):
     """An unknown field is refused, so that a typo is not silently ignored; no type is guessed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _count_problems(cls, value: object, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Sums up the problems if there are many: 100,000 of them would take half a second to list."""
-        try:
-            return validate(value)
-        except ValidationError as error:
-            if error.error_count() <= MOST_PROBLEMS:
-                raise
-            sentence = "there are {count} problems, too many to list; correct the fields and send it again"
-            raise PydanticCustomError("too_many", sentence, {"count": f"{error.error_count():,}"}) from None
 
     def given(self) -> dict[str, Any]:
         """Returns only the fields that the caller gave, as plain values."""

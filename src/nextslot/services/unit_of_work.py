@@ -1,6 +1,5 @@
 """The one way of the services to the store: admission of new work, idempotency, and the audit log."""
 
-import copy
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -67,7 +66,8 @@ class UnitOfWork:
 
     def for_caller(self, context: RequestContext) -> "UnitOfWork":
         """Returns a unit of work on the same store for another caller."""
-        other = copy.copy(self)
+        other = object.__new__(UnitOfWork)
+        other.__dict__.update(self.__dict__)
         other.context = context
         return other
 
@@ -83,8 +83,8 @@ class UnitOfWork:
             raise Unavailable(self.gate.absence)
         return self.gate.store
 
-    async def read(self, work: Work[T]) -> T:
-        return await self.store.read(work)
+    async def read(self, work: Work[T], is_small: bool = False) -> T:
+        return await self.store.read(work, is_small=is_small)
 
     async def write(self, work: Work[T], rows: int = 1) -> T:
         """Stores a change and who made it, in one transaction."""

@@ -194,7 +194,10 @@ class Store(Protocol):
     async def write(self, work: Work[T], /, *, rows: int = 1) -> T:
         """Runs `work` in a transaction, alone or with others. `rows` is its size, if it is large."""
 
-    async def read(self, work: Work[T], /) -> T: ...
+    async def read(self, work: Work[T], /, *, is_small: bool = False) -> T:
+        """Runs `work` on the last commit. `is_small`: it reads a few rows by their keys, so that a store whose commits
+        are quick may run it on the event loop; a thread costs more than such a read.
+        """
 
     @property
     def is_shared(self) -> bool:

@@ -157,8 +157,8 @@ class FaultyStore(SqliteStore):
         )
         self._close_normally = closing
 
-    async def read(self, work: Work[T], /) -> T:
-        found = await super().read(work)
+    async def read(self, work: Work[T], /, *, is_small: bool = False) -> T:
+        found = await super().read(work, is_small=is_small)
         await self._let_others_go()
         return found
 

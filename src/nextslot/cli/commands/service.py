@@ -1,6 +1,5 @@
 """Commands about the service itself: start it, show its status, events and audit log."""
 
-import asyncio
 import json
 import os
 import subprocess
@@ -55,7 +54,7 @@ def serve(
             output.say(f"  data:    {wanted.data}\nStop with Ctrl-C.")
         sys.stdout.flush()
 
-    if not asyncio.run(serving.serve(wanted, ready)):
+    if not serving.run(serving.serve(wanted, ready)):
         raise typer.Exit(1)
 
 

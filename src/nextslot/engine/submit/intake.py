@@ -23,6 +23,7 @@ from nextslot.domain import (
     webhook_delivery,
 )
 from nextslot.domain.bounds import MAX_PARAMS_BYTES
+from nextslot.domain.request_checks import Form
 from nextslot.domain.template_defaults import from_template, group_of_template
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.dependents import DependencyResolver, refuse_cycle
@@ -66,7 +67,7 @@ class _SharedValues:
     def __init__(self) -> None:
         self.kinds: dict[tuple[object, ...], _Kind] = {}
         # The form and the needs of the last request, and its job: the next request is often like it.
-        self.form: tuple[object, ...] = ()
+        self.form: Form = ()
         self.needs: Mapping[str, int] = {}
         self.prototype: Job | None = None
 
@@ -183,8 +184,9 @@ class Intake:
     ) -> list[Accepted]:
         is_completed = group is not None and group.template_id is not None
         wanted = asked if is_completed else self._from_templates(tx, asked)
+        forms = [request_checks.form(new) for new in wanted]
         if not is_past:
-            self.check(wanted, now)
+            self.check(wanted, now, forms)
         answers, existing = self._answers(tx, wanted)
         # The jobs to create, each with the first request that it answers.
         made: dict[str, int] = {}
@@ -194,7 +196,7 @@ class Intake:
         keys = self._keys(wanted, answers)
         waits = self._waits(tx, wanted, made, keys)
         self._refuse_cycle(wanted, made, waits, group is not None and group.mode is GroupMode.SEQUENTIAL)
-        placed = self._store(tx, self._drafts(tx, wanted, made, now, group), waits, now, group, _names(keys))
+        placed = self._store(tx, self._drafts(tx, wanted, forms, made, now, group), waits, now, group, _names(keys))
         return [
             Accepted(placed.get(job_id) or existing[job_id], is_new=made.get(job_id) == index)
             for index, job_id in enumerate(answers)
@@ -221,8 +223,9 @@ class Intake:
         known = _SharedValues()
         for new in wanted:
             try:
-                self.check([new], now)
-                answers.append(self._draft(tx, new, self._chance.new_id(), known, now))
+                form = request_checks.form(new)
+                self.check([new], now, [form])
+                answers.append(self._draft(tx, new, form, self._chance.new_id(), known, now))
             except Invalid as error:
                 answers.append(error)
         drafts = {job.job_id: job for job in answers if isinstance(job, Job)}
@@ -245,12 +248,12 @@ class Intake:
             answers.append(known or self._chance.new_id())
         return answers, existing
 
-    def check(self, wanted: Sequence[NewJob], now: Instant) -> None:
+    def check(self, wanted: Sequence[NewJob], now: Instant, forms: Sequence[Form] | None = None) -> None:
         """Raises Invalid with all problems, before anything is read by the values of the requests."""
+        forms = forms or [request_checks.form(new) for new in wanted]
         problems: list[Problem] = []
-        valid_form: tuple[object, ...] | None = None
-        for index, new in enumerate(wanted):
-            form = request_checks.form(new)
+        valid_form: Form | None = None
+        for index, (new, form) in enumerate(zip(wanted, forms, strict=True)):
             try:
                 # If the last request was valid and this one is like it, only the parameters are checked.
                 found = self._problems_of_params(new) if form == valid_form else self._problems(new, now)
@@ -259,6 +262,8 @@ class Intake:
                     raise
                 found = error.problems
             valid_form = None if found else form
+            if not found:
+                continue
             problems += [Problem(_at(wanted, index, problem.field), problem.problem) for problem in found]
             if len(problems) >= MOST_PROBLEMS:
                 break
@@ -368,7 +373,13 @@ class Intake:
         refuse_cycle(edges, {job_id: wanted[index].key or job_id for job_id, index in made.items()})
 
     def _drafts(
-        self, tx: Tx, wanted: Sequence[NewJob], made: Mapping[str, int], now: Instant, group: Group | None
+        self,
+        tx: Tx,
+        wanted: Sequence[NewJob],
+        forms: Sequence[Form],
+        made: Mapping[str, int],
+        now: Instant,
+        group: Group | None,
     ) -> dict[str, Job]:
         """Returns the jobs to store. Raises Invalid with the problems of all requests."""
         known = _SharedValues()
@@ -376,7 +387,7 @@ class Intake:
         drafts: dict[str, Job] = {}
         for job_id, index in made.items():
             try:
-                drafts[job_id] = self._draft(tx, wanted[index], job_id, known, now, group, index)
+                drafts[job_id] = self._draft(tx, wanted[index], forms[index], job_id, known, now, group, index)
             except Invalid as error:
                 if len(wanted) == 1:
                     raise
@@ -399,6 +410,7 @@ class Intake:
         self,
         tx: Tx,
         new: NewJob,
+        form: Form,
         job_id: str,
         known: _SharedValues,
         now: Instant,
@@ -406,7 +418,7 @@ class Intake:
         index: int | None = None,
     ) -> Job:
         """Returns the job for a request. Copies the last job if the request is like the last one: that is faster."""
-        form, needs = request_checks.form(new), self._job_types.get(new.job_type or "").needs(new.params)
+        needs = self._job_types.get(new.job_type or "").needs(new.params)
         like = known.prototype
         if like is None or form != known.form or needs != known.needs:
             like = known.prototype = self._prototype(tx, new, needs, known, now, group)

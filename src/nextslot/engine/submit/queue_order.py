@@ -70,16 +70,16 @@ class QueueManager:
         """Stores new jobs, each at the position that `back` has returned."""
         jobs.insert(tx, new)
         self._store_largest_positions(tx)
-        made = Counter((job.office_id, job.job_type) for job in new)
+        made = Counter([(job.office_id, job.job_type) for job in new])
         tx.local(NewWork).created += [Created(*of, count) for of, count in made.items()]
         links = self._tracer.links_of(new)
         if links:
             tx.cause(RequestsLinked(links))
         self._events.note_jobs(tx, "job_queued", now, new)
         counters = self._lanes.counters(tx)
-        for lane_id, chains in Counter(job.lane_id for job in new if job.retry_of is None).items():
+        for lane_id, chains in Counter([job.lane_id for job in new if job.retry_of is None]).items():
             counters.tally(lane_id).chains += chains
-        for lane_id, ready in Counter(job.lane_id for job in new if job.is_ready).items():
+        for lane_id, ready in Counter([job.lane_id for job in new if job.is_ready]).items():
             counters.add_ready(lane_id, ready)
         for office_id in {job.office_id for job in new if job.is_ready}:
             if counters.office(office_id).aging_seconds is not None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+import orjson
 from fastapi import Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, TypeAdapter, ValidationError
@@ -17,7 +18,7 @@ from nextslot.server import queries, schemas
 from nextslot.server.auth import Caller, caller_of, lane_of, of_job, scheduler_for
 from nextslot.server.problems import MOST_PROBLEMS
 from nextslot.server.queries import PageQuery, Values, filter_of, in_body, in_query
-from nextslot.server.responses import answer, answer_many, create_once, created, notes, page
+from nextslot.server.responses import answer, answer_many, create_once, created, notes
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Body, JobBody, KeyedJobBody, KeyedJobs, Page, When
 from nextslot.services import arguments
@@ -28,7 +29,7 @@ jobs = router("Jobs")
 
 # Jobs of a long list that are validated in one turn of the event loop: about two milliseconds.
 A_FEW = 100
-_SOME = TypeAdapter(list[KeyedJobBody])
+_JOB = TypeAdapter(KeyedJobBody)
 
 
 class BatchBody(Body):
@@ -137,7 +138,7 @@ async def create_jobs(body: BatchBody, request: Request) -> Response:
     accepted = await scheduler.accept(wanted, route="batch")
     made = [one.job for one in accepted]
     attempts = await scheduler.lists.attempts(made) if any(job.retry_of for job in made) else {}
-    items = (json_form.job(job, attempts.get(job.job_id, 1)) for job in made)
+    items = json_form.jobs(made, attempts)
     status = 201 if any(one.is_new for one in accepted) else 200
     return await answer_many(items, status, await notes(scheduler.job_types, made))
 
@@ -147,8 +148,9 @@ async def create_jobs(body: BatchBody, request: Request) -> Response:
 async def list_jobs(query: Annotated[JobQuery, Query()], request: Request) -> Response:
     """Lists jobs, the newest first."""
     scheduler, caller = _of(request)
-    found = await scheduler.lists.jobs(filter_of(JobFilter, query.model_dump(), caller), query.cursor, query.limit)
-    return page(found, lambda one: json_form.job(one.job, one.attempt))
+    wanted = filter_of(JobFilter, query.model_dump(), caller)
+    found = await scheduler.lists.jobs_shown(wanted, query.cursor, query.limit)
+    return answer({"items": found.items, "next_cursor": found.next_cursor})
 
 
 @jobs.post("/api/jobs/cancel", response_model=Cancelled)
@@ -243,29 +245,51 @@ async def new_jobs(items: Sequence[Any], request: Request) -> list[NewJob]:
     """Validates a long list of jobs in parts, so that other requests get turns in between."""
     wanted: list[NewJob] = []
     errors: list[Any] = []
-    start, size = 0, A_FEW
-    caller, lane, shares = caller_of(request), lane_of(request), request.app.state.shares
-    while start < len(items) and len(errors) < MOST_PROBLEMS:
-        began = time.perf_counter()
+    read = _JobReader(caller_of(request))
+    lane, shares = lane_of(request), request.app.state.shares
+    began = time.perf_counter()
+    for index, item in enumerate(items):
         try:
-            wanted += [new_job(body, caller) for body in _SOME.validate_python(items[start : start + size])]
+            wanted.append(read.job(item))
         except ValidationError as error:
-            if error.error_count() > MOST_PROBLEMS and size > 1:
-                # Listing all of them would take too long: the first ones are enough.
-                size = 1
-                continue
-            errors += [_placed(one, start) for one in error.errors()]
-        start += size
-        await shares.pause(lane, time.perf_counter() - began)
+            errors += [{**one, "loc": ("body", "jobs", index, *one["loc"])} for one in error.errors()]
+            if len(errors) >= MOST_PROBLEMS:
+                break
+        if index % A_FEW == A_FEW - 1:
+            await shares.pause(lane, time.perf_counter() - began)
+            began = time.perf_counter()
     if errors:
         raise RequestValidationError(errors)
     return wanted
 
 
-def _placed(error: Any, start: int) -> Any:
-    """Returns an error of a part with its place in the whole request."""
-    index, *rest = error["loc"]
-    return {**error, "loc": ("body", "jobs", start + index, *rest)}
+class _JobReader:
+    """Reads the jobs of one request. One that is like the job before, but for its parameters, is read by that one."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._text: bytes | None = None
+        self._last = NewJob()
+
+    def job(self, item: Any) -> NewJob:
+        """Raises ValidationError."""
+        if not isinstance(item, dict):  # The framework has validated a short list already.
+            return new_job(item if isinstance(item, JobBody) else _JOB.validate_python(item), self._caller)
+        params = item.get("params")
+        text = _text_without(item, "params") if type(params) is dict else None
+        if text is not None and text == self._text:
+            return self._last._replace(params=params)
+        self._last = new_job(_JOB.validate_python(item), self._caller)
+        self._text = text
+        return self._last
+
+
+def _text_without(item: dict[str, Any], name: str) -> bytes | None:
+    """Returns the rest of an item as a text, in which 1, true and 1.0 differ; None if it is nested too deep for one."""
+    try:
+        return orjson.dumps({key: value for key, value in item.items() if key != name})
+    except TypeError:
+        return None
 
 
 def cancelled(done: BulkCancelled) -> Response:

@@ -389,7 +389,7 @@ class PostgresStore:
                 self._membership.member.fenced()
             raise
 
-    async def read(self, work: Work[T], /) -> T:
+    async def read(self, work: Work[T], /, *, is_small: bool = False) -> T:
         self._commits.refuse_if_closed()
         return await self._readers.read(work)
 

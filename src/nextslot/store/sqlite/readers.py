@@ -22,10 +22,10 @@ class Readers:
         self._meters = meters
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="nextslot-reader")
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, is_inline: bool = False) -> T:
         began, is_failed = self._meters.seconds(), False
         try:
-            if not self._threaded:
+            if is_inline or not self._threaded:
                 return self._read(work)  # type: ignore[no-any-return]
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, work)
         except Exception as error:

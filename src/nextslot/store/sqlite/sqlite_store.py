@@ -161,9 +161,9 @@ class SqliteStore:
     async def write(self, work: Work[T], /, *, rows: int = 1) -> T:
         return await self._commits.write(work, rows)
 
-    async def read(self, work: Work[T], /) -> T:
+    async def read(self, work: Work[T], /, *, is_small: bool = False) -> T:
         self._commits.refuse_if_closed()
-        return await self._readers.read(work)
+        return await self._readers.read(work, is_inline=is_small and self._is_quick)
 
     @property
     def is_shared(self) -> bool:

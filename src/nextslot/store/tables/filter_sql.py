@@ -35,6 +35,7 @@ from . import (
     runs,
 )
 from .keyset_pagination import (
+    Found,
     Key,
     Listing,
     Term,
@@ -111,9 +112,14 @@ def _search_terms(filter: JobFilter) -> Iterator[Term]:
 
 def jobs_page(tx: Tx, filter: JobFilter, after: Key | None, limit: int) -> Part[Job]:
     """The newest first."""
-    start, until = _between(after, filter.created_after, filter.created_before)
-    found = find(tx, JOBS, job_terms(filter), start, limit, until)
+    found = job_rows(tx, filter, after, limit)
     return Part(jobs.of_rows(found.rows), found.after)
+
+
+def job_rows(tx: Tx, filter: JobFilter, after: Key | None, limit: int) -> Found:
+    """The newest first, as rows."""
+    start, until = _between(after, filter.created_after, filter.created_before)
+    return find(tx, JOBS, job_terms(filter), start, limit, until)
 
 
 def runs_page(tx: Tx, filter: RunFilter, after: Key | None, limit: int) -> Part[Run]:

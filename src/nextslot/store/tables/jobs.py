@@ -1,6 +1,7 @@
 """Jobs: rows to values and back, one function a statement."""
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from nextslot.domain import (
@@ -12,6 +13,7 @@ from nextslot.domain import (
     RunStatus,
     Stage,
 )
+from nextslot.domain.jobs import status_of
 from nextslot.domain.retry import Attempt
 from nextslot.store.contract import Read, Row, Tx
 from nextslot.system.instant import Instant
@@ -103,6 +105,19 @@ class EndingFacts(NamedTuple):
     has_dependents: bool
     # When it was queued or, if that is later, the time that it was to wait for.
     free_at: Instant
+
+
+class Link(NamedTuple):
+    """What leads from a job to its place in its chain."""
+
+    job_id: str
+    chain_id: str
+    retry_of: str | None
+
+
+_COLUMNS = JOBS.columns.index
+_STATUS_COLUMNS = itemgetter(*map(_COLUMNS, ("stage", "outcome", "decision", "unmet", "is_due", "is_turn")))
+_LINK_COLUMNS = itemgetter(*map(_COLUMNS, Link._fields))
 
 
 def insert(tx: Tx, jobs: Sequence[Job]) -> None:
@@ -389,6 +404,19 @@ def members(tx: Tx, group_id: str) -> list[Job]:
 def of_rows(rows: Iterable[Row]) -> list[Job]:
     """The jobs of whole rows, which `pages.py` found."""
     return _jobs(rows)
+
+
+def shown(row: Row) -> dict[str, Any]:
+    """The JSON form of a job from its row, without `attempt`; what is stored as JSON stays a text, for `orjson`."""
+    found = JOBS.shown(row)
+    stage, outcome, decision, unmet, is_due, is_turn = _STATUS_COLUMNS(row)
+    found["status"] = status_of(stage, outcome, not unmet and bool(is_due) and bool(is_turn))
+    found["permanently_failed"] = decision == Decision.PERMANENT
+    return found
+
+
+def link_of(row: Row) -> Link:
+    return Link(*_LINK_COLUMNS(row))
 
 
 def links(tx: Tx, chain_ids: Iterable[str]) -> dict[str, str]:

@@ -8,9 +8,11 @@ A value is made by filling its `__dict__`: to call a constructor of so many fiel
 
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
-from functools import partial
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
+
+import orjson
 
 from nextslot.domain import (
     Attempt,
@@ -36,6 +38,7 @@ from nextslot.domain.declared_values import (
     is_time,
     is_words,
     item_of,
+    json_names,
 )
 from nextslot.store.contract import Row
 from nextslot.system.instant import Instant
@@ -64,6 +67,14 @@ class Rows(Generic[V]):
         # A tuple that is empty by default is stored as NULL when it is empty.
         lists = {one.name for one in fields(kind) if one.default == ()}  # type: ignore[arg-type]
         self._lists = [at for at, name in enumerate(self.columns) if name in lists]
+        public = [one for one in stored if not one.marked.is_internal]
+        of_value: Any = kind
+        self._worked_out: tuple[str, ...] = of_value.WORKED_OUT
+        self._shown_names = json_names(of_value)
+        # A property has no column; any column holds its place.
+        self._shown = itemgetter(*(self.columns.index(n) if n in self.columns else 0 for n in self._shown_names))
+        self._shows = [(one.name, show) for one in public if (show := _shower(one)) is not None]
+        self._shown_lists = [one.name for one in public if one.name in lists]
         self._new_lists = [at for at, name in enumerate(self.new_columns) if name in lists]
 
     def value(self, row: Sequence[Any], **apart: object) -> V:
@@ -77,6 +88,21 @@ class Rows(Generic[V]):
         made = object.__new__(self._kind)
         made.__dict__.update(zip(self.columns, values, strict=True), **(self._apart | apart))
         return made
+
+    def shown(self, row: Sequence[Any]) -> dict[str, Any]:
+        """Makes the JSON form of a row without its value, for `orjson`: what is stored as JSON stays a text.
+
+        Properties in the form are None: the module of the table works them out.
+        """
+        found = dict(zip(self._shown_names, self._shown(row), strict=True))
+        for name, show in self._shows:
+            if found[name] is not None:
+                found[name] = show(found[name])
+        for name in self._shown_lists:
+            found[name] = found[name] or []
+        for name in self._worked_out:
+            found[name] = None
+        return found
 
     def new(self, value: V) -> Row:
         """Returns what is stored of a new value."""
@@ -127,6 +153,21 @@ def _reader(field: Declared) -> Convert | None:
     if (item := item_of(kind)) is not None:
         return partial(_values, item) if isinstance(item, type) and issubclass(item, Value) else _tuple
     return column_codec.loads if is_mapping(kind) or kind is Json else None
+
+
+def _shower(field: Declared) -> Convert | None:
+    kind = field.type
+    if is_time(kind):
+        return _time
+    if kind is bool:
+        return bool
+    is_json = kind is RetryPolicy or is_mapping(kind) or kind is Json or item_of(kind) is not None
+    return orjson.Fragment if is_json else None
+
+
+@lru_cache(maxsize=1024)
+def _time(microseconds: int) -> str:
+    return str(Instant(microseconds))
 
 
 def _writer(field: Declared) -> Convert | None:

@@ -311,7 +311,7 @@ class NodeStore(SqliteStore):
     def is_inline(self, rows: int) -> bool:
         return False
 
-    async def read(self, work: Work[T], /) -> T:
+    async def read(self, work: Work[T], /, *, is_small: bool = False) -> T:
         self._commits.refuse_if_closed()
         found: T = await asyncio.get_running_loop().run_in_executor(None, self._read_over_the_network, work)
         return found
