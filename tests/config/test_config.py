@@ -1,5 +1,6 @@
 """Configuration (spec 17): file < environment < command line; every problem is told at once, with its place."""
 
+import json
 import re
 import subprocess
 import sys
@@ -394,3 +395,24 @@ def test_the_sample_of_the_specification_is_valid(tmp_path: Path) -> None:
     """
 
     assert loaded(tmp_path, text).settings.node.resources == {"gpu": 1}
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["ls", "{path}"], ["{path}"]),
+        (["ls", "--", "{path}"], []),
+        (["thumb", "--size", "{size}", "{path}", "{more}"], ["{path}", "{more}"]),
+        (["cat", "{inputs.first.path}"], []),
+    ],
+)
+def test_config_check_warns_of_a_parameter_that_a_program_could_take_for_an_option(
+    tmp_path: Path, command: list[str], words: list[str]
+) -> None:
+    (tmp_path / "nextslot.toml").write_text(f"[job_types.x]\ncommand = {json.dumps(command)}\n")
+
+    found = load(tmp_path, environment={}).command_warnings()
+
+    assert [sentence.partition(" that ")[0] for sentence in found] == [
+        f"job_types.x.command: a parameter {word}" for word in words
+    ]

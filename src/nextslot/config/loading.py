@@ -4,10 +4,12 @@
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -83,6 +85,18 @@ class Configuration:
             if found
         ]
 
+    def command_warnings(self) -> list[str]:
+        """Returns a sentence for each command that a parameter could give an option, such as `["ls", "{path}"]`."""
+        commands = {
+            path[1]: value for path, value in self.leaves() if path[0] == "job_types" and path[2:] == ("command",)
+        }
+        return [
+            f"job_types.{name}.command: a parameter {word} that begins with - is an option for the program; "
+            f'write "--" before it, if the program knows that'
+            for name, command in commands.items()
+            for word in _open_words(command)
+        ]
+
     def leaves(self) -> Iterator[tuple[Path_, Any]]:
         """Yields every setting with its path and its real value."""
         return fields.leaves(self.settings)
@@ -91,6 +105,19 @@ class Configuration:
         """Returns the texts that must not appear in any log line."""
         found = [text for path, value in self.leaves() for text in _secret_texts(path, value)]
         return sorted({text for text in found if len(text) >= _SHORTEST_SECRET}, key=len, reverse=True)
+
+
+def _open_words(command: object) -> Iterator[str]:
+    """Yields the placeholders of parameters that follow neither `--` nor an option whose value they are."""
+    words = [str(word) for word in command] if isinstance(command, (list, tuple)) else []
+    free = words[: words.index("--")] if "--" in words else words
+    for before, word in pairwise(free):
+        if _PARAMETER.fullmatch(word) and not before.startswith("-"):
+            yield word
+
+
+# Not `{inputs.NAME.path}`, which is a path of ours.
+_PARAMETER = re.compile(r"\{[^{}.]+\}")
 
 
 def load(

@@ -214,6 +214,34 @@ def test_a_dry_run_says_what_would_be_taken_over_and_stores_nothing(data: Path, 
 
 
 @pytest.mark.sqlite_only("nothing is stored")
+def test_a_directory_with_hostile_files_is_read_and_each_of_them_is_listed(tmp_path: Path) -> None:
+    jobs, stories = tmp_path / "jobs", tmp_path / "stories"
+    jobs.mkdir()
+    stories.mkdir()
+    good = {"job_id": "j", "type": "research", "status": "succeeded", "created_at": "2026-01-18T10:15:00Z"}
+    wrong = {"params": "text", "artifacts": "text", "type": ["x"], "job_id": {}, "created_at": 7, "exit_code": "0"}
+    (jobs / "a.json").write_text(json.dumps(good))
+    (jobs / "again.json").write_text(json.dumps(good))
+    for name, value in wrong.items():
+        (jobs / f"{name}.json").write_text(json.dumps(good | {name: value}))
+    (jobs / "deep.json").write_text("[" * 100_000)
+    os.mkfifo(jobs / "pipe.json")
+    (stories / "secret.md").symlink_to("/etc/passwd")
+    (stories / "s.md").write_text("# A title\n\nA text.")
+    (stories / "s.json").write_text('{"title": ["x"]}')
+
+    found = old_stories.read(tmp_path, Reading(None, {}))
+
+    assert [job.source for job in found.jobs] == ["jobs/a.json"]
+    listed = {one.source: one.reason for one in found.left}
+    assert listed.keys() == {
+        *(f"jobs/{name}.json" for name in (*wrong, "again", "deep", "pipe")), "stories/secret.md", "stories/s.md",
+    }  # fmt: skip
+    assert listed["jobs/pipe.json"] == listed["stories/secret.md"] == "is not a plain file"
+    assert listed["jobs/params.json"] == "the file has params as a JSON str, not dict"
+
+
+@pytest.mark.sqlite_only("nothing is stored")
 def test_what_is_not_recognised_is_refused_with_what_was_found(
     data: Path, tmp_path: Path, story_service: list[str], office: list[str]
 ) -> None:

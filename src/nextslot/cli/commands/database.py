@@ -165,7 +165,7 @@ def purge(
 def config_check(is_json: bool, data: Data = Path(), config: File = None) -> None:
     """Show all settings and where each came from; report every wrong one."""
     loaded = configuration(data, config)
-    for sentence in loaded.warnings():
+    for sentence in [*loaded.warnings(), *loaded.command_warnings()]:
         output.remark(f"warning: {sentence}")
     found = loaded.effective()
     if is_json:

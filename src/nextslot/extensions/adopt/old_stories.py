@@ -65,7 +65,10 @@ class _Reader:
     def read(self) -> Found:
         self._read_stories()
         self._read_cards()
-        jobs = {job.alias: job for job in self._jobs()}
+        jobs: dict[str, OldJob] = {}
+        for job in self._jobs():
+            if jobs.setdefault(job.alias, job) is not job:
+                self._found.left.append(Left(job.source, f"the job {job.alias[:100]!r} has a file before this one"))
         for group in self._groups(jobs):
             self._found.groups.append(group)
             for member in group.members:
@@ -76,7 +79,12 @@ class _Reader:
 
     def _files(self, folder: str, suffix: str) -> Iterator[tuple[str, Path]]:
         for path in sorted((self._directory / folder).glob(f"*{suffix}")):
-            yield f"{folder}/{path.name}", path
+            source = f"{folder}/{path.name}"
+            # A link may lead to any file of this machine, and a pipe has no end.
+            if path.is_symlink() or not path.is_file():
+                self._found.left.append(Left(source, "is not a plain file"))
+            else:
+                yield source, path
 
     def _objects(self, folder: str, needed: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
         for source, path in self._files(folder, ".json"):
@@ -84,13 +92,13 @@ class _Reader:
                 content = json.loads(path.read_text("utf-8"))
                 if not isinstance(content, dict):
                     raise Invalid(f"is a JSON {type(content).__name__}; an object is needed")
-                renamed = self._reading.renamed(content)
+                renamed = _checked(self._reading.renamed(content))
                 if missing := [name for name in needed if renamed.get(name) is None]:
                     raise Invalid(f"has no {', '.join(missing)}; it has: {', '.join(content)}; see --map")
                 yield source, renamed
             except NoZone:
                 raise
-            except (Invalid, ValueError, OSError) as error:
+            except (Invalid, ValueError, RecursionError, OSError) as error:
                 self._found.left.append(Left(source, f"the file {error}" if isinstance(error, Invalid) else str(error)))
 
     # Stories and cards.
@@ -98,7 +106,11 @@ class _Reader:
     def _read_stories(self) -> None:
         registry = self._registry()
         for source, path in self._files("stories", ".md"):
-            about = self._about(path) | registry.pop(path.name, {})
+            try:
+                about = _checked(self._about(path) | registry.pop(path.name, {}))
+            except Invalid as error:
+                self._found.left.append(Left(source, f"its metadata {error}"))
+                continue
             text = plain(path.read_text("utf-8", "replace")) or ""
             title, body = _titled(text)
             if not body.strip():
@@ -110,7 +122,7 @@ class _Reader:
                 title=plain(about.get("title") or title or path.stem, 120) or "",
                 text=body,
                 topic=plain(about.get("topic"), 500),
-                tags=tuple(about.get("tags") or ()),
+                tags=tuple(map(str, about.get("tags") or ())),
                 model=str(about.get("model") or "unknown"),
             )
             self._made_at[self._stories[path.name].source] = about.get("generated_at") or about.get("created_at")
@@ -134,9 +146,10 @@ class _Reader:
     def _about(self, story: Path) -> dict[str, Any]:
         """Reads the metadata beside a story."""
         try:
-            found = json.loads(story.with_suffix(".json").read_text("utf-8"))
+            beside = story.with_suffix(".json")
+            found = json.loads(beside.read_text("utf-8")) if beside.is_file() and not beside.is_symlink() else None
             return self._reading.renamed(found) if isinstance(found, dict) else {}
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
 
     def _read_cards(self) -> None:
@@ -149,7 +162,7 @@ class _Reader:
                 title=plain(card["title"], 120) or "",
                 text="\n".join([summary, *lists["key_concepts"], *lists["applications"]]),
                 topic=plain(card.get("topic"), 500),
-                tags=tuple(card.get("tags") or ()),
+                tags=tuple(map(str, card.get("tags") or ())),
                 model=str(card.get("model") or "unknown"),
                 summary=summary,
                 **lists,
@@ -238,7 +251,11 @@ class _Reader:
     def _groups(self, jobs: Mapping[str, OldJob]) -> Iterator[OldGroup]:
         taken: set[str] = set()
         for source, batch in self._objects("batches", ("batch_id", "created_at")):
-            named = [str(one) for one in batch.get("job_ids") or [one["job_id"] for one in batch.get("jobs") or ()]]
+            named = [
+                str(one)
+                for one in batch.get("job_ids")
+                or [one["job_id"] for one in batch.get("jobs") or () if isinstance(one, dict) and "job_id" in one]
+            ]
             missing = [one for one in named if one not in jobs or one in taken]
             if missing:
                 reason = f"members without a job file of their own: {', '.join(missing)}"
@@ -253,6 +270,25 @@ class _Reader:
 
 
 _LISTS = ("key_concepts", "applications")
+_NAMES = ("job_id", "batch_id", "card_id", "story_id")
+_TEXTS = ("type", "status", "error", "webhook_url", "title", "topic", "summary", "model", "created_at", "started_at",
+          "finished_at", "generated_at")  # fmt: skip
+_FORM: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(_NAMES, (str, int)),
+    **dict.fromkeys(_TEXTS, (str,)),
+    **dict.fromkeys((*_LISTS, "tags", "artifacts", "job_ids", "jobs", "webhook_events"), (list,)),
+    "params": (dict,),
+    "exit_code": (int,),
+}
+
+
+def _checked(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns an object of the old service, or raises Invalid if one of its fields has another form than there."""
+    for name, kinds in _FORM.items():
+        value = content.get(name)
+        if value is not None and not isinstance(value, kinds):
+            raise Invalid(f"has {name} as a JSON {type(value).__name__}, not {kinds[0].__name__}")
+    return content
 
 
 def _outcome(old: Mapping[str, Any], status: str) -> Outcome:
