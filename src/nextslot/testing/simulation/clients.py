@@ -490,13 +490,15 @@ class Clients:
     # Templates and schedules.
 
     async def _template(self, chance: Random) -> str:
-        fields = {"params": {"do": chance.choice(("ok", "fail", "skip")), "seconds": chance.choice((1.0, 60.0))}}
+        params = {"do": chance.choice(("ok", "fail", "skip")), "seconds": chance.choice((1.0, 60.0))}
+        fields: dict[str, Any] = {"params": params}
         if self.templates and chance.random() < 0.5:
             return (await self.scheduler.templates.change(chance.choice(self.templates), **fields)).template_id[-12:]
-        # One in three makes a graph: two jobs side by side, and one after both.
+        # One in two makes a graph: two jobs side by side, and one after both.
         work: dict[str, Any] = {"job_type": "work"}
         graph = [{**work, "key": "a"}, {**work, "key": "b"}, {**work, "depends_on": ["a", "b"]}]
-        what = {"jobs": graph, "on_failure": chance.choice(("stop", "skip"))} if chance.random() < 0.3 else work
+        what = {"jobs": graph, "on_failure": chance.choice(("stop", "skip"))} if chance.random() < 0.5 else work
+        fields["office_id"] = chance.choice(OFFICES)
         made = await self.scheduler.templates.create(name=f"t{chance.getrandbits(40)}", **what, **fields)
         self.templates.append(made.template_id)
         return made.template_id[-12:]
@@ -504,12 +506,13 @@ class Clients:
     async def _schedule(self, chance: Random) -> str:
         if not self.templates:
             await self._template(chance)
+        template = await self.scheduler.templates.get(chance.choice(self.templates))
         fields: dict[str, Any] = {
-            "template_id": chance.choice(self.templates),
+            "template_id": template.template_id,
             "name": f"s{chance.getrandbits(40)}",
             "cron_expression": chance.choice(CRONS),
             "timezone": chance.choice(ZONES),
-            "office_id": chance.choice(OFFICES),
+            "office_id": template.office_id,
             "catch_up_window_seconds": chance.choice((0.0, 1800.0, 86_400.0, 86_400.0)),
             "catch_up": chance.choice(("latest", "all", "none")),
             "overlap": chance.choice(("allow", "skip")),
