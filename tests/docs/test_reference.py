@@ -58,6 +58,7 @@ NOT_FOR_HANDLERS = {
     "listen",
     "now",
     "last_active",
+    "on_activity",
     "note",
 }
 

@@ -20,11 +20,13 @@ from nextslot.telemetry.logs import bound
 from nextslot.telemetry.meters import Meters
 from nextslot.telemetry.tracing import Tracer
 
-from .executor import Executor
+from .executor import SHORTEST_WAIT, Executor
 from .stall_alarm import StallAlarm
 
 log = logging.getLogger(__name__)
 
+# How often it looks at least for silent runs, while something runs.
+LOOK_SECONDS = 60.0
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 # How often the store may refuse an outcome, within 15 seconds, before a failure is stored in its place.
@@ -56,6 +58,9 @@ class Runner:
     ) -> None:
         self._clock = clock
         self._stalls = stalls
+        # The next look at silent runs, while something runs; and whether there was one.
+        self._next_look: asyncio.TimerHandle | None = None
+        self._has_looked = False
         self._store: Store | None = None
         self._executor = executor
         self._finishers = finishers
@@ -73,8 +78,6 @@ class Runner:
 
     def open(self, store: Store) -> None:
         self._store = store
-        if self._stalls is not None:
-            self._stalls.open(store)
 
     @property
     def running(self) -> list[Claim]:
@@ -93,8 +96,8 @@ class Runner:
         task = asyncio.get_running_loop().create_task(self._run(claim, self._freed_at), context=context)
         self._tasks[task] = claim
         self._is_idle.clear()
-        if self._stalls is not None:
-            self._stalls.begin()
+        if self._next_look is None:
+            self._look_after(self._executor.stall_alarm_seconds or LOOK_SECONDS)
         task.add_done_callback(self._left)
 
     def ended(self, job_type: str, seconds: float | None, ended_at: float) -> None:
@@ -103,6 +106,24 @@ class Runner:
             self._durations.note(job_type, seconds)
         if self._freed_at is None:
             self._freed_at = ended_at
+
+    def _look_after(self, seconds: float) -> None:
+        """Looks for silent runs after this time, or earlier: a reloaded configuration may have a shorter one."""
+        wait = max(min(seconds, LOOK_SECONDS), SHORTEST_WAIT)
+        due = self._clock.monotonic() + wait
+        self._next_look = asyncio.get_running_loop().call_later(wait, self._look, due)
+
+    def _look(self, due: float) -> None:
+        self._has_looked = True
+        if self._stalls is not None and self._store is not None:
+            self._look_after(self._stalls.look(self._store, due))
+
+    def _stop_looking(self) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+        if self._has_looked and self._stalls is not None:
+            self._stalls.rest()
 
     async def idle(self) -> None:
         await self._is_idle.wait()
@@ -215,8 +236,7 @@ class Runner:
         self._executor.forget(claim.run_id)
         if not self._tasks:
             self._is_idle.set()
-            if self._stalls is not None:
-                self._stalls.rest()
+            self._stop_looking()
         if task.cancelled():
             self._has_lost = True
         elif task.exception() is not None:

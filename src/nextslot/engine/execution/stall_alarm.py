@@ -1,11 +1,12 @@
 """StallAlarm: reports runs that have written no output and reported no progress for long. It ends nothing.
 
-`Runner` tells it when runs begin and when none is left. A silence is measured on the monotonic clock of this process,
+`Runner` calls it while something runs. A silence is measured on the monotonic clock of this process,
 and stored on the run while it lasts; so there is one report of each silence, and none of a run whose process is dead.
 """
 
 import asyncio
 import logging
+import math
 from functools import partial
 
 from nextslot.engine.effects import Claim, WorkKind
@@ -20,8 +21,6 @@ from .executor import HELD_UP, Executor
 
 log = logging.getLogger(__name__)
 
-# How often it looks at least, while something runs: so a shorter time of a reloaded configuration is noticed.
-LOOK_SECONDS = 60.0
 # How long it waits after the store did not answer.
 RETRY_SECONDS = 1.0
 
@@ -31,77 +30,64 @@ class StallAlarm:
         self._engine = engine
         self._clock = engine.clock
         self._executor = executor
-        self._store: Store | None = None
-        self._look: asyncio.TimerHandle | None = None
         # When the process was last held up, by the monotonic clock: nobody could report before.
         self._held_until = 0.0
         # Since when runs are silent, by run; and the tasks that store it.
         self._silent: dict[str, Instant | None] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def open(self, store: Store) -> None:
-        self._store = store
-
-    def begin(self) -> None:
-        """Looks at what runs from now on."""
-        if self._look is None:
-            self._look_after(self._executor.stall_alarm_seconds or LOOK_SECONDS)
-
     def rest(self) -> None:
-        """Stops looking, as nothing runs any more."""
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
+        """Forgets all silences, as nothing runs any more."""
         self._silent.clear()
 
-    def _look_after(self, seconds: float) -> None:
-        loop, wait = asyncio.get_running_loop(), max(min(seconds, LOOK_SECONDS), 0.001)
-        self._look = loop.call_later(wait, self._check, self._clock.monotonic() + wait)
-
-    def _check(self, due: float) -> None:
+    def look(self, store: Store, due: float) -> float:
+        """Reports what has become silent, and returns after how many seconds to look again. `due` is when it was to
+        look."""
         now, most = self._clock.monotonic(), self._executor.stall_alarm_seconds
         if now - due > HELD_UP:
             self._held_until = now
-        left = LOOK_SECONDS
+        if self._silent:
+            running = {claim.run_id for claim, _ in self._executor.active_runs}
+            self._silent = {run_id: since for run_id, since in self._silent.items() if run_id in running}
+        left = math.inf
         for claim, run in self._executor.active_runs if most else ():
             silent_for = now - max(run.last_active, self._held_until)
             if self._silent.get(claim.run_id) is not None:
                 continue
             if most is not None and silent_for > most - 0.001:
-                self._begin_silence(claim, run, silent_for)
+                self._begin_silence(store, claim, run, silent_for)
             elif most is not None:
                 left = min(left, most - silent_for)
-        self._look_after(left)
+        return left
 
-    def _begin_silence(self, claim: Claim, run: RunContext, silent_for: float) -> None:
+    def _begin_silence(self, store: Store, claim: Claim, run: RunContext, silent_for: float) -> None:
         loop, last_active = asyncio.get_running_loop(), run.last_active
 
         def end() -> None:  # On the thread of the handler.
-            loop.call_soon_threadsafe(self._end_silence, claim)
+            loop.call_soon_threadsafe(self._end_silence, store, claim)
 
         run.on_activity = end
         if run.last_active == last_active:  # Else its thread has written something just now.
             self._silent[claim.run_id] = self._clock.now().after(-silent_for)
-            self._store_silence(claim)
+            self._store_silence(store, claim)
 
-    def _end_silence(self, claim: Claim) -> None:
+    def _end_silence(self, store: Store, claim: Claim) -> None:
         if self._silent.get(claim.run_id) is not None:
             self._silent[claim.run_id] = None
-            self._store_silence(claim)
+            self._store_silence(store, claim)
 
-    def _store_silence(self, claim: Claim) -> None:
+    def _store_silence(self, store: Store, claim: Claim) -> None:
         if claim.run_id not in self._tasks:
-            task = asyncio.get_running_loop().create_task(self._write(claim), name="nextslot-stall-alarm")
+            task = asyncio.get_running_loop().create_task(self._write(store, claim), name="nextslot-stall-alarm")
             self._tasks[claim.run_id] = task
             task.add_done_callback(lambda _: self._tasks.pop(claim.run_id, None))
 
-    async def _write(self, claim: Claim) -> None:
+    async def _write(self, store: Store, claim: Claim) -> None:
         """Stores the silence of a run, or its end, until the store has it or the run has ended."""
-        assert self._store is not None
         while claim.run_id in self._silent:
             since = self._silent[claim.run_id]
             try:
-                await self._store.write(partial(self._note, claim, since))
+                await store.write(partial(self._note, claim, since))
             except Fenced:
                 return
             except Exception as error:  # The alarm must not be lost because the store did not answer.
