@@ -48,7 +48,9 @@ class PostgresMaintenance:
         with alone(self.url) as (address, session):
             refuse_unless_current(session.connection, address)
             session.connection.execute(f"{session.opening}; {NO_TIMEOUTS}; {PLANNER_SETTINGS}", prepare=False)
-            repaired = doctor.repair(PostgresTx(session.connection))
+            tx = PostgresTx(session.connection)
+            repaired = doctor.repair(tx)
+            tx.settle()
             commit(session, "the repair")
             return repaired
 
