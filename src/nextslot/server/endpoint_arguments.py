@@ -6,7 +6,7 @@ endpoints has one.
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 from urllib.parse import parse_qsl
 
 from fastapi import Request
@@ -14,7 +14,6 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from nextslot.domain.declared_values import item_of
 from nextslot.errors import Invalid
 
 from .problems import MOST_PROBLEMS
@@ -127,5 +126,5 @@ def _refuse_other_arguments(dependant: Dependant) -> None:
         raise TypeError(f"{dependant.call} has several bodies; declare one model")
     for one in dependant.query_params:
         kinds = [one.field_info.annotation, *get_args(one.field_info.annotation)]
-        if any(kind is list or item_of(kind) is not None for kind in kinds):
+        if any((get_origin(kind) or kind) in (list, tuple, set) for kind in kinds):
             raise TypeError(f"{dependant.call} has a list in its query; separate several values by commas")
