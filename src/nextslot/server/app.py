@@ -1,6 +1,7 @@
 """Makes the HTTP application: its routers, its middleware and its OpenAPI document."""
 
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -8,6 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic.warnings import UnsupportedFieldAttributeWarning
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -168,9 +170,16 @@ def describe(scheduler: Scheduler, options: Options | None = None) -> dict[str, 
 
 def _describe(app: FastAPI) -> dict[str, Any]:
     """Completes FastAPI's document by the rule of each route: its scope, its refusals, its idempotency."""
-    document = get_openapi(
-        title=app.title, version=app.version, description=app.description, routes=app.routes, openapi_version="3.1.0"
-    )
+    with warnings.catch_warnings():
+        # Of aliases that the framework itself adds to each parameter, and ignores when it compiles a type at once.
+        warnings.simplefilter("ignore", UnsupportedFieldAttributeWarning)
+        document = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+            openapi_version="3.1.0",
+        )
     components = document.setdefault("components", {})
     components["securitySchemes"] = _SCHEMES
     components.setdefault("schemas", {})["Problem"] = schemas.Problem.model_json_schema(

@@ -5,15 +5,15 @@ endpoints has one.
 """
 
 from collections.abc import Callable
-from typing import Any, get_args
+from functools import cached_property
+from typing import Annotated, Any, get_args, get_origin
 from urllib.parse import parse_qsl
 
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from nextslot.domain.declared_values import item_of
 from nextslot.errors import Invalid
 
 from .problems import MOST_PROBLEMS
@@ -72,8 +72,13 @@ class _Value:
         kind = field.field_info.annotation
         self.is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
         self._field = field
-        # Of the framework's field, so that the document and the request follow the same declaration.
-        self._validate: Validate = field._type_adapter.validator.validate_python
+
+    @cached_property
+    def _validate(self) -> Validate:
+        """Compiles the declared type, which the OpenAPI document describes too, for the first request."""
+        kind, bounds = self._field.field_info.annotation, self._field.field_info.metadata
+        found: TypeAdapter[Any] = TypeAdapter(Annotated[(kind, *bounds)] if bounds else kind)
+        return found.validator.validate_python
 
     def validated(self, value: Any, place: tuple[str, ...], problems: Problems) -> Any:
         """Returns the value, or adds to the problems."""
@@ -121,5 +126,5 @@ def _refuse_other_arguments(dependant: Dependant) -> None:
         raise TypeError(f"{dependant.call} has several bodies; declare one model")
     for one in dependant.query_params:
         kinds = [one.field_info.annotation, *get_args(one.field_info.annotation)]
-        if any(kind is list or item_of(kind) is not None for kind in kinds):
+        if any((get_origin(kind) or kind) in (list, tuple, set) for kind in kinds):
             raise TypeError(f"{dependant.call} has a list in its query; separate several values by commas")

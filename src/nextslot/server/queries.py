@@ -30,7 +30,7 @@ ChosenIn = Annotated[
 class Query(BaseModel):
     """An unknown name is refused, so that a typo does not list everything."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class PageQuery(Query):
