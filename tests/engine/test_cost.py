@@ -23,7 +23,7 @@ HAND_OVER = [
     "jobs.heads",
     "runs.begin",
     "jobs.start",
-    "lanes.save",
+    "lanes.tally",
     "events.append",
 ]
 ENQUEUE = [
@@ -33,7 +33,7 @@ ENQUEUE = [
     "lanes.of_office",
     "lanes.outlook",
     "limits.get_many",
-    "lanes.save",
+    "lanes.tally",
     "events.append",
 ]
 
@@ -73,7 +73,7 @@ async def test_jobs_that_end_together_share_a_transaction_and_a_look_at_the_queu
         each = 10 if databases.kind() == "sqlite" else 1
         many = ("runs.finish", "jobs.succeed", "runs.begin", "jobs.start")
         assert [together.count(statement) for statement in many] == [each] * len(many)
-        once = ("lanes.of_office", "lanes.outlook", "limits.get_many", "jobs.heads", "lanes.save", "events.append")
+        once = ("lanes.of_office", "lanes.outlook", "limits.get_many", "jobs.heads", "lanes.tally", "events.append")
         assert [together.count(statement) for statement in once] == [1] * len(once)
 
 

@@ -75,12 +75,6 @@ class LanesLearned(NamedTuple):
     by_limits: dict[tuple[str, str | None, str, str], int]
 
 
-class TurnTaken(NamedTuple):
-    """The largest turn that an office has been given."""
-
-    turn: int
-
-
 class SubscribersChanged(NamedTuple):
     """All receivers of webhooks, as this transaction has stored them."""
 

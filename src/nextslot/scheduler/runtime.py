@@ -192,7 +192,6 @@ class Runtime:
             updates={
                 effects.SlotsChanged: self.workers.apply,
                 effects.LanesLearned: self.lanes.learn,
-                effects.TurnTaken: self.dispatcher.note_turn,
                 effects.SubscribersChanged: self.webhooks.use_listeners,
                 effects.WebhooksConfigured: self.webhooks.use,
                 effects.SettingsChanged: self.settings.use,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from nextslot.domain import PYTHON, RequestContext
+from nextslot.engine.dispatch.limits_and_slots import NewLanes
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.settings.stored_bytes import StoredBytes
@@ -153,6 +154,8 @@ class UnitOfWork:
                 created = tx.local(NewWork).created[before:]
                 self._refuse_types(created)
                 self.quotas.check_created(tx, created)
+            if tx.local(NewLanes).new_classes:
+                self.quotas.check_classes(tx)
             self.audit.note(tx, self.context.actor, self.clock.now())
             return answer
 

@@ -30,7 +30,6 @@ from nextslot.engine.effects import (
     LanesLearned,
     Launch,
     SlotsChanged,
-    TurnTaken,
     WakeBy,
     WorkKind,
 )
@@ -142,7 +141,6 @@ class ForecastSimulator:
             {
                 SlotsChanged: self._capacity.apply,
                 LanesLearned: self._lanes.learn,
-                TurnTaken: self._dispatcher.note_turn,
                 WakeBy: self._timer.note_earlier,
                 DueBy: self._timer.note_due,
             },
@@ -153,7 +151,7 @@ class ForecastSimulator:
         """Simulates until every job of the office's queue has started, or nothing more happens."""
         for working in self._snapshot.working:
             self._continue(working)
-        self._dispatcher.start(self._snapshot.last_turn)
+        self._dispatcher.start()
         self._timer.start(self._clock)
         self._copy.write(self._count)
         self._tick()
@@ -254,8 +252,8 @@ class ForecastSimulator:
         for one in self._snapshot.working:
             self._capacity.hold(tx, one.worker_id, self._lanes.lane(tx, one.lane_id))
         counters = self._lanes.counters(tx)
-        for lane_id, jobs in self._snapshot.ready.items():
-            counters.add_ready(lane_id, jobs)
+        for lane_id, (jobs, first) in self._snapshot.ready.items():
+            counters.add_ready(lane_id, first, jobs)
         counters.is_freed = True
 
 

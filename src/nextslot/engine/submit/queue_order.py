@@ -66,8 +66,12 @@ class QueueManager:
         counters = self._lanes.counters(tx)
         for lane_id, chains in Counter(job.lane_id for job in new if job.retry_of is None).items():
             counters.tally(lane_id).chains += chains
-        for lane_id, ready in Counter(job.lane_id for job in new if job.is_ready).items():
-            counters.add_ready(lane_id, ready)
+        ready: dict[int, list[Job]] = {}
+        for job in new:
+            if job.is_ready:
+                ready.setdefault(job.lane_id, []).append(job)
+        for lane_id, of_lane in ready.items():
+            counters.add_ready(lane_id, min(map(jobs.place_of, of_lane)).bound, len(of_lane))
         for at in {job.expires_at for job in new} | {job.scheduled_for for job in new if not job.is_due}:
             self._timer.note(tx, at)
 
@@ -159,9 +163,9 @@ class QueueManager:
         """Counts a queued job that is ready now, is no longer ready, or is ready in another lane."""
         counters = self._lanes.counters(tx)
         if before.is_ready:
-            counters.add_ready(before.lane_id, -1)
+            counters.remove_ready(before.lane_id)
         if after.is_ready:
-            counters.add_ready(after.lane_id)
+            counters.add_ready(after.lane_id, jobs.place_of(after).bound)
             if not before.is_ready:
                 self._events.note(tx, "job_ready", now, after.office_id, after.job_id)
 
@@ -234,7 +238,7 @@ class QueueManager:
         limit = 64
         while True:
             following = jobs.from_position(tx, job.office_id, above, but=job.job_id, limit=limit)
-            for count, (_, position) in enumerate(following):
+            for count, (_, position, _, _) in enumerate(following):
                 if position - below > (count + 1) ** 2:
                     return self._respace(tx, above.priority, below, position, following[:count])
             if len(following) < limit:
@@ -243,11 +247,15 @@ class QueueManager:
                 return self._respace(tx, above.priority, below, below + (len(following) + 2) * GAP, following)
             limit *= 8
 
-    def _respace(self, tx: Tx, priority: int, below: int, above: int, between: Sequence[tuple[str, int]]) -> int:
+    def _respace(
+        self, tx: Tx, priority: int, below: int, above: int, between: Sequence[tuple[str, int, int, bool]]
+    ) -> int:
         """Spreads the jobs evenly in their order. Returns the first of the new positions, which stays free."""
         step = (above - below) // (len(between) + 2) or 1
-        for number, (job_id, _) in enumerate(between, start=2):
+        for number, (job_id, _, lane_id, is_ready) in enumerate(between, start=2):
             jobs.set_place(tx, job_id, priority, below + number * step)
+            if is_ready:
+                self._lanes.counters(tx).lower(lane_id, (-priority, below + number * step))
         return below + step
 
     def _put(self, tx: Tx, job: Job, priority: int, position: int, now: Instant) -> Job:
@@ -257,9 +265,12 @@ class QueueManager:
         self._events.note(
             tx, "job_moved", now, job.office_id, job.job_id, details={"priority": priority, "position": position}
         )
+        moved = job._replace(priority=priority, position=position)
         # Dispatch the office again: another job may be the first now.
         self._lanes.counters(tx).office(job.office_id)
-        return job._replace(priority=priority, position=position)
+        if moved.is_ready:
+            self._lanes.counters(tx).lower(moved.lane_id, jobs.place_of(moved).bound)
+        return moved
 
     def _check_reorder(self, job_ids: Sequence[str], found: dict[str, Job]) -> None:
         if not job_ids:

@@ -24,6 +24,15 @@ select job_id, priority, position, created_at, passed_over_since, {jobs.brief} f
 where lane_id = :lane_id and stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1
 order by priority desc, position, created_at, job_id limit :limit;
 
+-- firsts: the first ready job of each of several lanes, by a JSON object whose keys are the lanes
+select jobs.lane_id, jobs.job_id, jobs.priority, jobs.position, jobs.created_at, jobs.passed_over_since, {jobs.brief}
+from json_each(:lane_ids) wanted join jobs on jobs.job_id = (
+    select first.job_id from jobs first
+    where first.lane_id = cast(wanted.key as bigint) and first.stage = 'QUEUED' and first.unmet = 0 and first.is_due = 1
+        and first.is_turn = 1
+    order by first.priority desc, first.position, first.created_at, first.job_id limit 1
+);
+
 -- start: a queued job begins to run; its run has been inserted just before
 update jobs set stage = 'RUNNING', started_at = :now, worker_id = :worker_id
 where job_id = :job_id and stage = 'QUEUED';
@@ -95,18 +104,18 @@ select job_id from jobs where retry_of = :job_id;
 update jobs set is_due = 1
 where job_id in (select job_id from jobs where stage = 'QUEUED' and is_due = 0 and scheduled_for <= :now
     order by scheduled_for limit :limit)
-returning job_id, office_id, lane_id, unmet, is_due, is_turn;
+returning job_id, office_id, lane_id, unmet, is_due, is_turn, priority, position;
 
 -- reschedule: another time for a waiting or queued job
 update jobs set scheduled_for = :scheduled_for, is_due = :is_due where job_id = :job_id and stage = 'QUEUED';
 
 -- give_turn: its turn in its group has come
 update jobs set is_turn = 1 where job_id = :job_id and stage = 'QUEUED' and is_turn = 0
-returning job_id, office_id, lane_id, unmet, is_due, is_turn;
+returning job_id, office_id, lane_id, unmet, is_due, is_turn, priority, position;
 
 -- met: one more prerequisite is met
 update jobs set unmet = unmet - 1 where job_id = :job_id and unmet > 0
-returning job_id, office_id, lane_id, unmet, is_due, is_turn, stage;
+returning job_id, office_id, lane_id, unmet, is_due, is_turn, priority, position, stage;
 
 -- expired: queued jobs that were to start by now
 select {jobs.columns} from jobs
@@ -146,7 +155,7 @@ select max(position) from jobs
 where office_id = :office_id and priority = :priority and stage = 'QUEUED' and position < :position and job_id <> :but;
 
 -- from_position: the queued jobs of a priority from a position on
-select job_id, position from jobs
+select job_id, position, lane_id, unmet = 0 and is_due = 1 and is_turn = 1 from jobs
 where office_id = :office_id and priority = :priority and stage = 'QUEUED' and position >= :position and job_id <> :but
 order by position, created_at, job_id limit :limit;
 
