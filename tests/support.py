@@ -106,8 +106,11 @@ def assert_counters(directory: Path) -> None:
     running: dict[int, int] = dict(_rows(connection, _RUNNING))
     limits = {key: (capacity, count) for key, capacity, count in _rows(connection, "select * from limits")}
     lanes = _rows(
-        connection, "select lane_id, local, shared, ready, is_open, is_paused from lanes join offices using (office_id)"
+        connection,
+        "select lane_id, local, shared, ready, is_open, is_paused, office_id, class_key, first_rank, first_position "
+        "from lanes join offices using (office_id)",
     )
+    firsts = {lane_id: tuple(first) for lane_id, *first in _rows(connection, _FIRSTS)}
     sums, counted = set(_rows(connection, _SUMS)), set(_rows(connection, _COUNTED))
     connection.close()
     assert {row for row in sums if any(row[1:])} == counted
@@ -118,17 +121,33 @@ def assert_counters(directory: Path) -> None:
                 used[key] = used.get(key, 0) + units * running[lane_id]
 
     assert {key: count for key, (_, count) in limits.items() if count} == used
-    assert {lane_id: count for lane_id, _, _, count, _, _ in lanes if count} == ready
-    for lane_id, local, _, count, is_open, is_paused in lanes:
+    assert {lane_id: count for lane_id, _, _, count, *_ in lanes if count} == ready
+    startable: dict[tuple[str, str], list[int]] = {}
+    for _, local, _, count, is_open, is_paused, office_id, class_key, *_ in lanes:
         has_room = all(
             limits[key][0] == 0 or limits[key][0] - limits[key][1] >= units for key, units in json.loads(local).items()
         )
-        assert is_open == (count > 0 and not is_paused and has_room), f"lane {lane_id}"
+        if count > 0 and not is_paused and has_room:
+            startable.setdefault((office_id, class_key), []).append(is_open)
+        else:
+            assert not is_open
+    # One lane of each class is open for all that could start.
+    assert all(sum(opened) == 1 for opened in startable.values()), startable
+    for lane_id, *_, rank, position in lanes:
+        assert (rank is None) == (lane_id not in firsts)
+        assert rank is None or (rank, position) <= firsts[lane_id], f"lane {lane_id}"
 
 
 _READY = """
     select lane_id, count(*) from jobs
     where stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 group by lane_id
+"""
+_FIRSTS = """
+    select lane_id, min(-priority), (
+        select position from jobs first where first.lane_id = jobs.lane_id and stage = 'QUEUED' and unmet = 0
+            and is_due = 1 and is_turn = 1
+        order by priority desc, position limit 1)
+    from jobs where stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 group by lane_id
 """
 # What an office's statistics are summed from, and the same by looking at every job.
 _SUMS = """

@@ -300,6 +300,8 @@ async def test_the_doctor_finds_nothing_in_a_busy_database_also_while_the_server
         ("update lanes set ready = ready + 1", "lanes.ready"),
         ("update lanes set running = running + 1", "lanes.running"),
         ("update lanes set is_open = 1 - is_open", "lanes.is_open"),
+        ("update lanes set first_position = first_position + 1 where first_rank is not null", "lanes.first"),
+        ("update lanes set first_rank = null, first_position = null where ready > 0", "lanes.first"),
         ("delete from limits where limit_key = 'scheduler'", "limits.missing"),
         ("delete from runs where status is null", "references|runless"),
         ("update jobs set finished_at = 1, outcome = 'SKIPPED' where finished_at is null", "unfinished_runs"),

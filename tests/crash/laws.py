@@ -124,14 +124,32 @@ def miscounts(connection: Any) -> Iterator[str]:
 
 
 def _misjudged_lanes(connection: Any) -> Iterator[str]:
-    """`is_open`: the lane has ready jobs, and its office is not paused and has room for one more of them."""
+    """`is_open`: of the lanes of a class that have ready jobs, and whose office is not paused and has room for one more
+    of them, one is open. `first_rank` and `first_position` are not behind the first ready job.
+    """
     limits = _rows(connection, "select limit_key, capacity, used from limits")
     room = {key: capacity - used if capacity else 2**31 for key, capacity, used in limits}
-    lanes = "select lane_id, is_open, ready, is_paused, local from lanes join offices using (office_id)"
-    for lane_id, is_open, ready, is_paused, local in _rows(connection, lanes):
+    columns = "lane_id, office_id, class_key, is_open, ready, is_paused, local"
+    lanes = f"select {columns} from lanes join offices using (office_id)"
+    startable: Counter[tuple[str, str]] = Counter()
+    opened: Counter[tuple[str, str]] = Counter()
+    for lane_id, office_id, class_key, is_open, ready, is_paused, local in _rows(connection, lanes):
         has_room = all(room[key] >= units for key, units in json.loads(local).items())
-        if bool(is_open) != (ready > 0 and not is_paused and has_room):
-            yield f"lane {lane_id} is stored as {'open' if is_open else 'closed'} and is not"
+        can_start = ready > 0 and not is_paused and has_room
+        startable[office_id, class_key] += can_start
+        opened[office_id, class_key] += is_open
+        if is_open and not can_start:
+            yield f"lane {lane_id} is stored as open and is not"
+    for of_class, count in startable.items():
+        if opened[of_class] != min(count, 1):
+            yield f"{opened[of_class]} lanes of {of_class} are open, and {count} could be"
+    behind = f"""
+        select lane_id from lanes where (first_rank is null) <> (ready = 0) or exists (
+            select 1 from jobs where jobs.lane_id = lanes.lane_id and {IS_READY}
+                and (-priority, position) < (first_rank, first_position))
+    """
+    for (lane_id,) in _rows(connection, behind):
+        yield f"lane {lane_id} stands behind its first ready job"
 
 
 def _rows(connection: Any, sql: str) -> list[Any]:

@@ -23,7 +23,7 @@ HAND_OVER = [
     "jobs.heads",
     "runs.begin",
     "jobs.start",
-    "lanes.save",
+    "lanes.tally",
     "rollups.count",
     "events.append",
 ]
@@ -34,7 +34,7 @@ ENQUEUE = [
     "lanes.of_office",
     "lanes.outlook",
     "limits.get_many",
-    "lanes.save",
+    "lanes.tally",
     "events.append",
 ]
 
@@ -75,7 +75,7 @@ async def test_jobs_that_end_together_share_a_transaction_and_a_look_at_the_queu
         many = ("runs.finish", "jobs.succeed", "runs.begin", "jobs.start")
         assert [together.count(statement) for statement in many] == [each] * len(many)
         reads = ("lanes.of_office", "lanes.outlook", "limits.get_many", "jobs.heads")
-        once = (*reads, "lanes.save", "rollups.count", "events.append")
+        once = (*reads, "lanes.tally", "rollups.count", "events.append")
         assert [together.count(statement) for statement in once] == [1] * len(once)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from nextslot.domain.offices import Quotas
+from nextslot.domain import Quotas
 from nextslot.engine.settings import office_quotas
 from nextslot.executors.run_context import RunContext
 from nextslot.server.problems import HttpProblem
@@ -121,30 +121,43 @@ async def test_an_office_makes_only_jobs_of_the_types_that_it_was_granted(tmp_pa
         assert made == [201, 403]
 
 
-async def test_the_combinations_of_type_role_and_resources_of_an_office_are_bounded(tmp_path: Path) -> None:
-    async with neighbours(tmp_path, "a") as (_, keys):
+async def test_the_combinations_of_type_role_and_resources_of_an_offices_ready_jobs_are_bounded(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a") as (server, keys):
         await granted(keys["admin"], lanes=2)
+        await server.scheduler.pause(office_id="a")
 
         async def made(role: str | None) -> Any:
             return await keys["a"].post("/api/jobs", json={"job_type": "echo", "role": role})
 
         first = [(await made(role)).status_code for role in ("r1", "r2")]
         third = await made("r3")
-        again = (await made("r1")).status_code
-
-        assert (first, again) == ([201, 201], 201)
+        second = await made("r1")
+        assert (first, second.status_code) == ([201, 201], 201)
         assert over(third, "lanes")
 
+        # A combination that has no ready job any more does not count.
+        for job in await server.scheduler.queue("a"):
+            await server.scheduler.cancel(job.job_id)
+        assert [(await made(role)).status_code for role in ("r3", "r4")] == [201, 201]
 
-async def test_the_combinations_are_bounded_where_no_admin_has_granted_anything(
+
+async def test_the_combinations_of_type_and_resources_are_bounded_while_nothing_is_granted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(office_quotas, "DEFAULTS", Quotas(lanes=2))
-    async with neighbours(tmp_path, "a") as (_, keys):
-        made = [await keys["a"].post("/api/jobs", json={"job_type": "echo", "role": f"r{n}"}) for n in range(3)]
+    monkeypatch.setattr(office_quotas, "DEFAULTS", Quotas(lanes=3))
+    async with neighbours(tmp_path, "a", "b") as (_, keys):
 
-        assert [one.status_code for one in made[:2]] == [201, 201]
-        assert over(made[2], "lanes")
+        async def made(office: str, units: int, role: str = "r1") -> Any:
+            job = {"job_type": "echo", "resources": {"remote": units}, "role": role}
+            return await keys[office].post("/api/jobs", json=job)
+
+        first = [(await made("a", units)).status_code for units in (1, 2, 3)]
+        fourth = await made("a", 4)
+        roles = [(await made("a", 3, role)).status_code for role in ("r2", "r3")]
+        other = await made("b", 4)
+
+        assert (first, roles, other.status_code) == ([201] * 3, [201] * 2, 201)
+        assert over(fourth, "lanes")
 
 
 async def test_a_request_with_thousands_of_combinations_is_refused_before_they_are_stored(tmp_path: Path) -> None:

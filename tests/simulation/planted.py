@@ -258,7 +258,7 @@ def counter_drift() -> list[Patch]:
 
     def cancel(self: JobFinisher, tx: Any, job: Any, *values: Any, **named: Any) -> Any:
         if job.is_ready:
-            self._lanes.counters(tx).add_ready(job.lane_id)
+            self._lanes.counters(tx).add_ready(job.lane_id, jobs.place_of(job).bound)
         return cancel_queued(self, tx, job, *values, **named)
 
     return [patched(JobFinisher, "_cancel_queued", cancel)]
@@ -319,7 +319,9 @@ def offices_out_of_turn() -> list[Patch]:
     stored = lanes.of_office
     return [
         patched(
-            lanes, "of_office", lambda tx, office: (lambda found: (*found[:2], -found[2], found[3]))(stored(tx, office))
+            lanes,
+            "of_office",
+            lambda tx, office, limit: (lambda found: (*found[:2], -found[2], found[3]))(stored(tx, office, limit)),
         )
     ]
 

@@ -92,11 +92,13 @@ PUT = {
     "jobs.succeed": "jobs_pkey",
     "jobs.fail": "jobs_pkey",
     "jobs.start": "jobs_pkey",
-    "lanes.save": "lanes_pkey",
+    "lanes.place": "lanes_pkey",
+    "lanes.take_turn": "offices_pkey",
     "lanes.tally": "lanes_pkey",
     "limits.use": "limits_pkey",
 }
 NUMBERS = {"now", "exit_code", "lane_id", "ready", "is_open", "turn", "units", "priority", "position", "timestamp"}
+NUMBERS |= {"first_rank", "first_position"}
 
 
 @pytest.mark.parametrize(("name", "index"), PUT.items())

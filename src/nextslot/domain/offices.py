@@ -88,9 +88,13 @@ class Lane:
     shared: Mapping[str, int]
     class_key: str
     needs: Mapping[str, int] = field(init=False)
+    # What every lane of its class in its office needs.
+    class_needs: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "needs", {**self.local, **self.shared})
+        of_office = {key: units for key, units in self.local.items() if key == f"office:{self.office_id}"}
+        object.__setattr__(self, "class_needs", {**of_office, **self.shared})
 
 
 class Limit(NamedTuple):
@@ -105,7 +109,7 @@ class Quotas(Value):
     """What an admin grants an office at most. The defaults are above what honest use needs."""
 
     queued_jobs: Annotated[int, Says("Jobs that have not ended")] = 10_000_000
-    lanes: Annotated[int, Says("Different combinations of type, role and resources of its jobs")] = 1_000
+    lanes: Annotated[int, Says("Different combinations of type, role and resources of its ready jobs")] = 1_000
     requests_per_second: Annotated[int, Says("On average; twice as many at once")] = 5_000
     streams: Annotated[int, Says("Open streams of events, logs and direct requests")] = 1_000
     direct_callers: Annotated[int, Says("Direct requests that wait; 0: as `[limits] direct_waiting` says")] = 0

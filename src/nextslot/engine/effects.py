@@ -75,12 +75,6 @@ class LanesLearned(NamedTuple):
     by_limits: dict[tuple[str, str | None, str, str], int]
 
 
-class TurnTaken(NamedTuple):
-    """The largest turn that an office has been given."""
-
-    turn: int
-
-
 class MinuteBegun(NamedTuple):
     """The minute whose beginning this transaction has stored: the depth of the queue, and the minutes before."""
 

@@ -9,7 +9,7 @@ from nextslot.engine.rollups import Rollups
 from nextslot.executors.job_types import JobTypes
 from nextslot.store.contract import Tx
 from nextslot.store.tables import jobs
-from nextslot.store.tables.jobs import Freed
+from nextslot.store.tables.jobs import Freed, place_of
 from nextslot.system.clock import Clock
 from nextslot.system.instant import Instant
 from nextslot.system.randomness import Chance
@@ -39,7 +39,8 @@ class EngineContext:
 
     def note_ready(self, tx: Tx, job: Job | Freed, now: Instant) -> None:
         """Counts a queued job that became ready to start, and notes the event."""
-        self.lanes.counters(tx).add_ready(job.lane_id)
+        bound = job.bound if isinstance(job, Freed) else place_of(job).bound
+        self.lanes.counters(tx).add_ready(job.lane_id, bound)
         self.events.note(tx, "job_ready", now, job.office_id, job.job_id)
         self.begin_aging(tx, job.office_id, [job.job_id], now)
 

@@ -203,7 +203,6 @@ class Runtime:
             updates={
                 effects.SlotsChanged: self.workers.apply,
                 effects.LanesLearned: self.lanes.learn,
-                effects.TurnTaken: self.dispatcher.note_turn,
                 effects.MinuteBegun: self.engine.rollups.note_minute,
                 effects.SubscribersChanged: self.webhooks.use_listeners,
                 effects.WebhooksConfigured: self.webhooks.use,

@@ -15,7 +15,6 @@ from nextslot.errors import NextslotError, Unavailable
 from nextslot.services.unit_of_work import STARTING, UnitOfWork
 from nextslot.store.contract import Closing, Effects, Store, Tx, Work
 from nextslot.store.open_store import abandon_store
-from nextslot.store.tables import lanes
 
 from .readiness import in_words
 from .runtime import Runtime
@@ -100,7 +99,7 @@ class Lifespan(Services):
             await store.read(runtime.quotas.load)
             self.recovered = await self._cluster.start(store, runner)
             await join_left_logs(store, runtime.files, runtime.threads)
-            runtime.dispatcher.start(await store.read(lanes.last_turn))
+            runtime.dispatcher.start()
             # From here on callers reach the store; until now each got an error that says that it is starting.
             self._gate.store, self._gate.obstacle = store, None
             for extension in self.attached.values():

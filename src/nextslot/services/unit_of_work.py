@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from nextslot.domain import PYTHON, RequestContext
+from nextslot.engine.dispatch.limits_and_slots import NewLanes
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.settings.stored_bytes import StoredBytes
@@ -146,7 +147,6 @@ class UnitOfWork:
         def audited(tx: Tx) -> T:
             if not self.context.job_types and not self.quotas.are_granted:
                 answer = work(tx)  # A work that is refused at once must not have touched the transaction.
-                self.quotas.check_new_lanes(tx)
             else:
                 before = len(tx.local(NewWork).created)
                 answer = work(tx)
@@ -154,6 +154,8 @@ class UnitOfWork:
                 for one in created:
                     self.refuse_type(one.office_id, one.job_type)
                 self.quotas.check_created(tx, created)
+            if tx.local(NewLanes).new_classes:
+                self.quotas.check_classes(tx)
             self.audit.note(tx, self.context.actor, self.clock.now())
             return answer
 

@@ -5,24 +5,29 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import jobs, offices
 from nextslot.system.instant import Instant
 
+from .limits_and_slots import Lanes
+
 # How many jobs a transaction changes at most; a tick at once does the rest.
 BATCH = 1_000
 
 
-def do_due(tx: Tx, now: Instant) -> bool:
+def do_due(tx: Tx, lanes: Lanes, now: Instant) -> bool:
     """Stores the steps that are due, and applies new periods. Returns whether that was all."""
-    left = BATCH - _take_steps(tx, now)
+    left = BATCH - _take_steps(tx, lanes, now)
     return left > 0 and _apply_new_period(tx, now, left)
 
 
-def _take_steps(tx: Tx, now: Instant) -> int:
+def _take_steps(tx: Tx, lanes: Lanes, now: Instant) -> int:
+    """Stores the steps that are due, and where the lanes of the jobs stand now. Returns how many jobs were due."""
     found = jobs.to_age(tx, now, BATCH)
     if found:
         aged = [
-            (aging.aged(one.priority, one.aged_steps, one.ages_at, one.period, one.is_ready, now), one.job_id)
-            for one in found
+            (aging.aged(one.priority, one.aged_steps, one.ages_at, one.period, one.is_ready, now), one) for one in found
         ]
-        jobs.age(tx, ((steps, next_at, job_id) for (steps, next_at), job_id in aged))
+        jobs.age(tx, ((steps, next_at, one.job_id) for (steps, next_at), one in aged))
+        for (steps, _), one in aged:
+            if one.is_ready and steps > one.aged_steps:
+                lanes.counters(tx).lower(one.lane_id, (-aging.order_priority(one.priority, steps), one.position))
     return len(found)
 
 

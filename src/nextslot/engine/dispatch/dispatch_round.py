@@ -3,7 +3,7 @@
 `Dispatcher` makes a round. `fairness` chooses the next job, `starvation` protects jobs that were passed over.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nextslot.domain import Lane
@@ -53,7 +53,7 @@ class _Starting(NamedTuple):
 
 
 class DispatchRound:
-    def __init__(self, engine: EngineContext, outages: Outages, tx: Tx, turn: int) -> None:
+    def __init__(self, engine: EngineContext, outages: Outages, tx: Tx) -> None:
         self.engine = engine
         self.tx = tx
         self._outages = outages
@@ -67,7 +67,7 @@ class DispatchRound:
         # The units of all holds, by limit.
         self._held: dict[str, int] = {}
         # The largest turn of an office. Turns grow: the office with the smallest was served longest ago.
-        self.turn = turn
+        self.turn = self.hints.last_turn
         # Open lanes of offices that this transaction has not touched, with their turns; None until they are read.
         self.others: list[tuple[int, Lane]] | None = None
         # The first jobs of each lane in reverse order, so that the first is the last element.
@@ -145,6 +145,13 @@ class DispatchRound:
             heads = self._heads[lane.lane_id] = jobs.heads(self.tx, lane.lane_id, limit)[::-1]
         return heads[-1]
 
+    def read_heads(self, lanes_: Sequence[Lane]) -> None:
+        """Reads the first jobs of lanes that have ready jobs together, if there are several."""
+        missing = [lane.lane_id for lane in lanes_ if not self._heads.get(lane.lane_id)]
+        if len(missing) > 1:
+            self.write_starts()
+            self._heads.update((lane_id, [head]) for lane_id, head in jobs.firsts(self.tx, missing).items())
+
     def replace_head(self, lane: Lane, head: FirstInLane) -> None:
         self._heads[lane.lane_id][-1] = head
 
@@ -158,11 +165,12 @@ class DispatchRound:
         if heads:
             heads.pop()
         office = counters.office(lane.office_id)
-        # Larger than all turns so far: of two offices that one round serves, the first is served again first.
-        self.turn = office.turn = max(self.turn + 1, office.turn + 1, self.now)
-        office.served = lane.lane_id
+        # Larger than all turns so far: of two offices that one round serves, the first is served again first. An
+        # office that was served last stays so.
+        if office.turn < self.turn or not office.turn:
+            self.turn = office.turn = max(self.turn + 1, self.now)
         counters.take(lane)
-        counters.add_ready(lane.lane_id, -1)
+        counters.remove_ready(lane.lane_id)
         counters.tally(lane.lane_id).running += 1
         self.note_probe(lane)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nextslot.domain import Lane
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
-from nextslot.engine.effects import TurnTaken, WorkKind
+from nextslot.engine.effects import WorkKind
 from nextslot.engine.engine_context import EngineContext
 from nextslot.store.contract import Tx
 from nextslot.store.tables import direct
@@ -34,21 +34,13 @@ class Dispatcher:
         self._is_started = False
         # Whether this node is being drained: it starts nothing more, and other nodes may.
         self.is_held = False
-        # A cache of the largest turn that is stored.
-        self._turn = 0
 
-    def start(self, last_turn: int = 0) -> None:
+    def start(self) -> None:
         """Claims what may run at the end of each transaction from now on."""
         self._is_started = True
-        # Turns continue from the last stored one, even if the clock was set back since then.
-        self.note_turn(last_turn)
 
     def stop(self) -> None:
         self._is_started = False
-
-    def note_turn(self, turn: int) -> None:
-        """Follows a commit."""
-        self._turn = max(self._turn, turn)
 
     @property
     def is_dispatching(self) -> bool:
@@ -60,7 +52,7 @@ class Dispatcher:
         if counters.is_touched and not self.is_dispatching:
             tx.announce("work")
         elif counters.is_touched:
-            round_ = DispatchRound(self._engine, self._outages, tx, self._turn)
+            round_ = DispatchRound(self._engine, self._outages, tx)
             while round_.hints.callers and self._start_caller(round_):
                 pass
             if not round_.is_scheduler_paused:
@@ -69,13 +61,11 @@ class Dispatcher:
                 while start_next(round_):
                     pass
             round_.write_starts()
-            if round_.turn > self._turn:
-                tx.cause(TurnTaken(round_.turn))
         counters.save()
 
     def look(self, tx: Tx) -> DispatchRound:
         """Returns a round with the pauses, outages and holds that a claim would find now; starts nothing."""
-        round_ = DispatchRound(self._engine, self._outages, tx, self._turn)
+        round_ = DispatchRound(self._engine, self._outages, tx)
         for caller, lane in self._callers(round_):
             if caller.reserved_at is not None:
                 round_.hold(WorkKind.DIRECT, caller.run_id, lane)

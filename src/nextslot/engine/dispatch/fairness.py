@@ -1,11 +1,15 @@
 """Fairness: serves, of the offices that have a job which fits, the one that was served longest ago.
 
-`Dispatcher.claim` calls `start_next` until nothing fits. Of the offices that the transaction has not touched, only the
-first open lane of each class is read, so the cost of a round does not grow with the number of offices.
+`Dispatcher.claim` calls `start_next` until nothing fits. Of the offices that the transaction has not touched, only one
+open lane of each class is read; of the others, as many lanes from the front of each class as are needed to find the
+first job that fits. So the cost of a round grows neither with the number of offices nor with that of their lanes.
 """
+
+from collections.abc import Sequence
 
 from nextslot.domain import Lane
 from nextslot.store.tables import lanes
+from nextslot.store.tables.jobs import FirstInLane
 
 from .dispatch_round import DispatchRound
 from .limits_and_slots import OfficeCounters
@@ -15,32 +19,79 @@ from .starvation import note_passed_over
 def start_next(round_: DispatchRound) -> bool:
     """Starts one job of the office that was served longest ago and has one that fits. Returns False if none has."""
     best: tuple[int, str] | None = None
-    fitting: list[Lane] = []
-    for office in round_.counters.offices:
-        if (best is None or (office.turn, office.office_id) < best) and (open_ := _open_lanes(round_, office)):
-            best, fitting = (office.turn, office.office_id), open_
+    first: tuple[Lane, FirstInLane] | None = None
+    for office in sorted(round_.counters.offices, key=_turn):
+        first = first_fitting(round_, office)
+        if first is not None:
+            best = _turn(office)
+            break
     for turn, lane in _open_elsewhere(round_):
         if best is None or (turn, lane.office_id) < best:
-            best, fitting = (turn, lane.office_id), []
+            best, first = (turn, lane.office_id), None
     if best is None:
         return False
     office = round_.counters.office(best[1])
-    if not fitting:
+    if first is None:
         _replace_in_others(round_, office)
-        fitting = _open_lanes(round_, office)
-    if fitting:  # Empty if a policy has changed since the lane was stored as open: the next call goes on without it.
-        _start_first(round_, office, fitting)
+        first = first_fitting(round_, office)
+    if first is not None:  # None if a policy has changed since the lane was stored as open: the next call goes on.
+        note_passed_over(round_, office, first[1])
+        round_.start(*first)
     return True
 
 
-def _open_lanes(round_: DispatchRound, office: OfficeCounters) -> list[Lane]:
+def _turn(office: OfficeCounters) -> tuple[int, str]:
+    return office.turn, office.office_id
+
+
+def first_fitting(round_: DispatchRound, office: OfficeCounters) -> tuple[Lane, FirstInLane] | None:
+    """Returns the first job in order (INV-004) of the office that may start, with its lane."""
     if office.is_paused:
-        return []
-    found = [round_.engine.lanes.lane(round_.tx, lane_id) for lane_id in office.waiting]
+        return None
+    counters = round_.counters
+    unread = counters.unread(office)
+    first = _first_of(round_, office, _open_lanes(round_, office, office.waiting))
+    while needed := [
+        class_key
+        for class_key, front in unread.items()
+        if (first is None or front.place[:2] <= first[1].place.bound) and _is_class_open(round_, front.lane_id)
+    ]:
+        new = [lane_id for class_key in needed for lane_id in counters.read_more(office, class_key)]
+        among = [*_open_lanes(round_, office, new), *([] if first is None else [first[0]])]
+        first = _first_of(round_, office, among)
+    return first
+
+
+def _open_lanes(round_: DispatchRound, office: OfficeCounters, lane_ids: Sequence[int]) -> list[Lane]:
+    found = [round_.engine.lanes.lane(round_.tx, lane_id) for lane_id in lane_ids]
     if office.callers:
         found = [lane for lane in found if not round_.counters.is_closed(lane)]
     round_.counters.know({key for lane in found for key in lane.needs})
     return [lane for lane in found if round_.may_start(lane, lane.needs)]
+
+
+def _is_class_open(round_: DispatchRound, lane_id: int) -> bool:
+    """Returns whether lanes of this class may start as far as this is the same for all of them in the office."""
+    lane = round_.engine.lanes.lane(round_.tx, lane_id)
+    return not round_.counters.is_class_closed(lane) and round_.may_start(lane, lane.class_needs)
+
+
+def _first_of(round_: DispatchRound, office: OfficeCounters, among: Sequence[Lane]) -> tuple[Lane, FirstInLane] | None:
+    """Returns the first job of some lanes. Reads only jobs of lanes that may have it, and stores the places of those
+    that have not, so that the next search does not read these again.
+    """
+    if len(among) == 1:
+        return among[0], round_.head(among[0])
+    first: tuple[Lane, FirstInLane] | None = None
+    for lane in sorted(among, key=lambda lane: office.bound(lane.lane_id)):
+        if first is not None and office.bound(lane.lane_id) > first[1].place.bound:
+            break
+        one = lane, round_.head(lane)
+        later = one if first is None or first[1].place < one[1].place else first
+        first = one if later is first or first is None else first
+        if later is not first:
+            office.lanes[later[0].lane_id].first = later[1].place.bound
+    return first
 
 
 def _open_elsewhere(round_: DispatchRound) -> list[tuple[int, Lane]]:
@@ -63,12 +114,3 @@ def _replace_in_others(round_: DispatchRound, office: OfficeCounters) -> None:
     round_.others += [
         (found[1], round_.engine.lanes.lane(round_.tx, found[0])) for found in following if found is not None
     ]
-
-
-def _start_first(round_: DispatchRound, office: OfficeCounters, fitting: list[Lane]) -> None:
-    """Starts the first job in order (INV-004) of the lanes that fit."""
-    first = min(fitting, key=lambda lane: round_.head(lane).place)
-    head = round_.head(first)
-    if round_.others or len(fitting) < len(office.waiting):
-        note_passed_over(round_, office, fitting, head)
-    round_.start(first, head)

@@ -10,13 +10,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 
 from nextslot.domain import Lane, Limit, Office
-from nextslot.domain.limits import UNLIMITED, ConcurrencyPolicy, is_local
+from nextslot.domain.limits import UNLIMITED, ConcurrencyPolicy, is_local, office_key
 from nextslot.engine.effects import LanesLearned, SlotsChanged
 from nextslot.store.contract import Tx
 from nextslot.store.tables import direct, lanes
-from nextslot.store.tables.lanes import LaneCounts, LaneTally
+from nextslot.store.tables.lanes import Bound, ClassFront, LaneCounts, LaneTally
 
 _NOTHING = LaneTally()
+# How many lanes are read at once, in order: an office rarely has more with ready jobs.
+LANES_AT_ONCE = 16
+# A transaction that has changed more lanes of an office writes them before it looks for the first of them.
+MOST_IN_MEMORY = 200
+# How many lanes a process remembers.
+MOST_KNOWN = 20_000
 
 
 class Lanes:
@@ -40,13 +46,14 @@ class Lanes:
         keys = self.policy.keys(office.office_id, role, job_type, resources)
         local = {key: units for key, units in keys.items() if is_local(key)}
         shared = {key: units for key, units in keys.items() if not is_local(key)}
-        class_key = lanes.class_key(job_type, resources, shared)
+        class_key = lanes.class_key(job_type, resources, shared, keys.get(office_key(office.office_id), 0))
         lane_id = lanes.find(tx, office.office_id, class_key, local)
         if lane_id is None:
             for key in keys:
                 lanes.add_limit(tx, key, self.policy.capacity(key, office))
+            if not lanes.has_class(tx, office.office_id, class_key):
+                tx.local(NewLanes).new_classes.add(office.office_id)
             lane_id = lanes.add(tx, office.office_id, job_type, resources, local, shared, class_key)
-            tx.local(NewLanes).offices.add(office.office_id)
         return lane_id
 
     def lane(self, tx: Tx, lane_id: int) -> Lane:
@@ -68,19 +75,24 @@ class Lanes:
 
     def learn(self, by_id: Mapping[int, Lane], by_limits: Mapping[tuple[str, str | None, str, str], int]) -> None:
         """Follows a commit."""
+        if len(self._known.by_id) + len(self._known.by_limits) > MOST_KNOWN:
+            self._known = LanesLearned({}, {})
         self._known.by_id.update(by_id)
         self._known.by_limits.update(by_limits)
 
 
 class NewLanes:
-    """The offices for which a transaction has added lanes, so that their quota is checked before the commit."""
+    """What a transaction adds to the lanes of offices, so that their quotas are checked before the commit."""
 
     def __init__(self, tx: Tx) -> None:
-        self.offices: set[str] = set()
+        # By office, the lanes that had no ready job before.
+        self.by_office: dict[str, set[int]] = {}
+        # The offices that have a combination of type and resources for the first time.
+        self.new_classes: set[str] = set()
 
 
 class OfficeCounters:
-    """The lanes of one office that have ready jobs, with the changes of this transaction so far."""
+    """The first lanes of one office that have ready jobs, and those that this transaction has changed."""
 
     def __init__(
         self,
@@ -98,14 +110,29 @@ class OfficeCounters:
         # How many direct callers wait in each lane.
         self.callers = callers
         self.turn = turn
-        # The lane that this transaction served last: it stores the turn even if its counts have not changed.
-        self.served: int | None = None
-        self.lanes = counts
-        self.stored = {lane_id: (c.ready, c.is_open, c.turn) for lane_id, c in counts.items()}
+        self.stored_turn = turn
+        self.lanes: dict[int, LaneCounts] = {}
+        # The same as it is stored: (ready, is_open, turn, first).
+        self.stored: dict[int, tuple[int, bool, int, Bound | None]] = {}
+        self.know(counts)
+        # What is not read yet, by class; None until a lane behind the first ones is needed.
+        self.unread: dict[str, ClassFront] | None = {} if len(counts) < LANES_AT_ONCE else None
 
     @property
     def waiting(self) -> list[int]:
         return [lane_id for lane_id, counts in self.lanes.items() if counts.ready > 0]
+
+    def bound(self, lane_id: int) -> Bound:
+        """Returns the place of the first ready job of a lane, or one before it."""
+        first = self.lanes[lane_id].first
+        assert first is not None
+        return first
+
+    def know(self, counts: Mapping[int, LaneCounts]) -> None:
+        for lane_id, one in counts.items():
+            if lane_id not in self.lanes:
+                self.lanes[lane_id] = one
+                self.stored[lane_id] = (one.ready, one.is_open, one.turn, one.first)
 
 
 class TransactionCounters:
@@ -141,7 +168,7 @@ class TransactionCounters:
         """Returns the counters of an office, and reads them when they are first needed."""
         known = self._offices.get(office_id)
         if known is None:
-            is_paused, callers, turn, aging, counts = lanes.of_office(self._tx, office_id)
+            is_paused, callers, turn, aging, counts = lanes.of_office(self._tx, office_id, LANES_AT_ONCE)
             waiting = direct.waiting_lanes(self._tx, office_id) if callers else Counter[int]()
             known = self._offices[office_id] = OfficeCounters(office_id, is_paused, waiting, turn, aging, counts)
         return known
@@ -159,13 +186,21 @@ class TransactionCounters:
 
     def is_behind_caller(self, lane: Lane) -> bool:
         """Returns whether a direct caller of the office waits who falls under a limit of the lane (DEC-004)."""
-        callers = self.office(lane.office_id).callers
+        return self._is_behind_caller(self.office(lane.office_id), lane.needs)
+
+    def is_class_closed(self, lane: Lane) -> bool:
+        """Returns whether `is_closed` is true of every lane of the class in this office."""
+        office = self.office(lane.office_id)
+        return office.is_paused or self._is_behind_caller(office, lane.class_needs)
+
+    def _is_behind_caller(self, office: OfficeCounters, needs: Mapping[str, int]) -> bool:
+        callers = office.callers
         return bool(callers) and any(
-            self._share_a_limit(lane, self._lanes.lane(self._tx, lane_id)) for lane_id in +callers
+            self._share_a_limit(needs, self._lanes.lane(self._tx, lane_id)) for lane_id in +callers
         )
 
-    def _share_a_limit(self, lane: Lane, other: Lane) -> bool:
-        common = lane.needs.keys() & other.needs.keys()
+    def _share_a_limit(self, needs: Mapping[str, int], other: Lane) -> bool:
+        common = needs.keys() & other.needs.keys()
         self.know(common)
         return any(self._limits[key].capacity for key in common)
 
@@ -175,15 +210,59 @@ class TransactionCounters:
             self.office(office_id)
         self.is_freed = True
 
-    def add_ready(self, lane_id: int, jobs: int = 1) -> None:
-        """Counts jobs of a lane that became ready or, if negative, are no longer ready."""
-        lane = self._lanes.lane(self._tx, lane_id)
-        office = self.office(lane.office_id)
+    def add_ready(self, lane_id: int, bound: Bound, jobs: int = 1) -> None:
+        """Counts jobs of a lane that became ready; `bound` is the place of the first of them."""
+        counts = self._counts(lane_id)
+        if counts.ready == 0 or counts.first is None:
+            counts.first = bound
+            office_id = self._lanes.lane(self._tx, lane_id).office_id
+            self._tx.local(NewLanes).by_office.setdefault(office_id, set()).add(lane_id)
+        else:
+            counts.first = min(counts.first, bound)
+        counts.ready += jobs
+
+    def remove_ready(self, lane_id: int) -> None:
+        """Counts a job of a lane that is no longer ready."""
+        self._counts(lane_id).ready -= 1
+
+    def lower(self, lane_id: int, bound: Bound) -> None:
+        """Notes the new place of a ready job, which may be the first of its lane now."""
+        counts = self._counts(lane_id)
+        if counts.first is None or bound < counts.first:
+            counts.first = bound
+
+    def _counts(self, lane_id: int) -> LaneCounts:
+        office = self.office(self._lanes.lane(self._tx, lane_id).office_id)
         counts = office.lanes.get(lane_id)
         if counts is None:
-            counts = office.lanes[lane_id] = lanes.counts(self._tx, lane_id)
-            office.stored[lane_id] = (counts.ready, counts.is_open, counts.turn)
-        counts.ready += jobs
+            counts = lanes.counts(self._tx, lane_id)
+            office.know({lane_id: counts})
+        return counts
+
+    def unread(self, office: OfficeCounters) -> dict[str, ClassFront]:
+        """Returns by class the lanes with ready jobs that were not read yet; mostly none."""
+        if len(office.lanes) > MOST_IN_MEMORY + len(office.unread or ()):
+            self._write_lanes(office)
+            self._write_tallies()
+            office.lanes, office.stored, office.unread = {}, {}, None
+        if office.unread is None:
+            office.unread, opened = lanes.classes_of(self._tx, office.office_id)
+            office.know(opened)
+        return office.unread
+
+    def read_more(self, office: OfficeCounters, class_key: str) -> list[int]:
+        """Reads the next lanes of a class. Returns those that were not known."""
+        assert office.unread is not None
+        place = office.unread.pop(class_key).place
+        found = lanes.of_class(self._tx, office.office_id, class_key, place, LANES_AT_ONCE + 1)
+        if len(found) > LANES_AT_ONCE:
+            lane_id, counts = found.popitem()
+            assert counts.first is not None
+            office.unread[class_key] = ClassFront(lane_id, (*counts.first, lane_id))
+        new = [lane_id for lane_id in found if lane_id not in office.lanes]
+        office.know(found)
+        self.know({key for lane_id in new for key in self._lanes.lane(self._tx, lane_id).needs})
+        return new
 
     def tally(self, lane_id: int) -> LaneTally:
         known = self._tallies.get(lane_id)
@@ -236,14 +315,17 @@ class TransactionCounters:
     def save(self) -> None:
         """Writes the counters that have changed."""
         for office in self._offices.values():
-            self._save_lanes(office)
-        # The tallies that are left belong to lanes without ready jobs.
-        for lane_id, tally in self._tallies.items():
-            if tally != _NOTHING:
-                lanes.tally(self._tx, lane_id, tally)
+            self._save_office(office)
+        self._write_tallies()
         for key, units in self._units.items():
             if units:
                 lanes.use(self._tx, key, units)
+
+    def _write_tallies(self) -> None:
+        for lane_id, tally in self._tallies.items():
+            if tally != _NOTHING:
+                lanes.tally(self._tx, lane_id, tally)
+        self._tallies.clear()
 
     def _measure(self, limit_key: str) -> None:
         limit = self._limits[limit_key]
@@ -256,16 +338,50 @@ class TransactionCounters:
             if key in self._room:
                 self._measure(key)
 
-    def _save_lanes(self, office: OfficeCounters) -> None:
+    def _save_office(self, office: OfficeCounters) -> None:
+        opened = self._opened(office)
         for lane_id, counts in office.lanes.items():
-            lane = self._lanes.lane(self._tx, lane_id)
-            counts.is_open = counts.ready > 0 and not self.is_closed(lane) and self.has_room(lane.local, {})
-            ready, is_open, turn = office.stored[lane_id]
-            # The turn matters for open lanes; the turn of an office is the largest of its lanes.
-            is_late = turn != office.turn and (counts.is_open or lane_id == office.served)
-            if counts.ready != ready or counts.is_open != is_open or is_late:
+            counts.is_open = lane_id in opened
+            if counts.is_open:
                 counts.turn = office.turn
-                lanes.save(self._tx, lane_id, counts, self._tallies.pop(lane_id, None))
+        self._write_lanes(office)
+        if office.turn != office.stored_turn:
+            lanes.take_turn(self._tx, office.office_id, office.turn)
+
+    def _opened(self, office: OfficeCounters) -> set[int]:
+        """Returns of each class one lane that the office itself would let start a job: the one that was open, if it can
+        still be.
+        """
+        chosen: dict[str, int] = {}
+        unread = self.unread(office)
+        for lane_id in sorted(office.waiting, key=lambda lane_id: not office.lanes[lane_id].is_open):
+            self._open(office, lane_id, chosen)
+        for class_key in [key for key in unread if key not in chosen]:
+            front = self._lanes.lane(self._tx, unread[class_key].lane_id)
+            while class_key in unread and class_key not in chosen and self._is_class_open(office, front):
+                for lane_id in self.read_more(office, class_key):
+                    self._open(office, lane_id, chosen)
+        return set(chosen.values())
+
+    def _open(self, office: OfficeCounters, lane_id: int, chosen: dict[str, int]) -> None:
+        lane = self._lanes.lane(self._tx, lane_id)
+        if lane.class_key not in chosen and not self.is_closed(lane) and self.has_room(lane.local, {}):
+            chosen[lane.class_key] = lane_id
+
+    def _is_class_open(self, office: OfficeCounters, front: Lane) -> bool:
+        own = {key: units for key, units in front.class_needs.items() if key in front.local}
+        return not self.is_class_closed(front) and self.has_room(own, {})
+
+    def _write_lanes(self, office: OfficeCounters) -> None:
+        """Writes what has changed. Where a lane stands is written apart: jobs that start from it do not change that."""
+        for lane_id, counts in office.lanes.items():
+            ready, is_open, turn, first = office.stored[lane_id]
+            if counts.ready != ready:
+                self.tally(lane_id).ready = counts.ready - ready
+            if counts.ready == 0:
+                counts.first, counts.is_open = None, False
+            if counts.first != first or counts.is_open != is_open or counts.turn != turn:
+                lanes.place(self._tx, lane_id, counts)
 
 
 class Workers:

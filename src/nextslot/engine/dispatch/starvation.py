@@ -4,7 +4,7 @@
 `starvation_after_seconds` before all others, and holds what they need until it suffices.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from nextslot.domain import Lane
 from nextslot.engine.effects import WorkKind
@@ -18,6 +18,8 @@ from .limits_and_slots import OfficeCounters
 STARVATION_AFTER_SECONDS = 600
 # If more jobs starve, the oldest come first.
 MOST_STARVING = 100
+# Of so many lanes of an office that limits hold back, the first in order, it is noted that they are passed over.
+MOST_PASSED_OVER = 10
 
 
 def serve_starving(round_: DispatchRound, after_seconds: float, before: WaitingCaller | None = None) -> None:
@@ -63,12 +65,17 @@ def starving(round_: DispatchRound, after_seconds: float) -> list[tuple[Lane, Fi
     return list(first.values())
 
 
-def note_passed_over(round_: DispatchRound, office: OfficeCounters, fitting: list[Lane], started: FirstInLane) -> None:
-    """Stores since when the jobs are passed over that a limit holds back while `started` starts."""
-    for lane, head in _held_back(round_, office, fitting, started):
-        if head.passed_over_since is None:
-            jobs.pass_over(round_.tx, head.job_id, round_.now)
-            round_.replace_head(lane, head._replace(passed_over_since=round_.now))
+def note_passed_over(round_: DispatchRound, office: OfficeCounters, started: FirstInLane) -> None:
+    """Stores since when the jobs are passed over that a limit holds back while `started` starts: earlier jobs of the
+    same office, and the first jobs of offices whose turn is earlier.
+    """
+    held_back = _earlier(round_, office, started) if len(office.lanes) > 1 or office.unread else []
+    held_back += [
+        lane
+        for turn, lane in round_.others or ()
+        if turn < office.turn and round_.is_allowed(lane) and not round_.fits_elsewhere(lane)
+    ]
+    _pass_over(round_, held_back, office.office_id, started)
 
 
 def note_passed_over_by_caller(round_: DispatchRound, started: Lane) -> None:
@@ -77,31 +84,57 @@ def note_passed_over_by_caller(round_: DispatchRound, started: Lane) -> None:
     """
     if not round_.hints.has_open_lanes:
         return
-    for lane_id, _ in lanes.first_open(round_.tx, but=[started.office_id]):
-        lane = round_.engine.lanes.lane(round_.tx, lane_id)
-        if started.needs.keys() & lane.shared.keys() and round_.is_allowed(lane) and not round_.fits_elsewhere(lane):
-            head = round_.head(lane)
-            if head.passed_over_since is None:
-                jobs.pass_over(round_.tx, head.job_id, round_.now)
-                round_.replace_head(lane, head._replace(passed_over_since=round_.now))
+    opened = lanes.first_open(round_.tx, but=[started.office_id])
+    _pass_over(
+        round_,
+        [
+            lane
+            for lane in (round_.engine.lanes.lane(round_.tx, lane_id) for lane_id, _ in opened)
+            if started.needs.keys() & lane.shared.keys() and round_.is_allowed(lane) and not round_.fits_elsewhere(lane)
+        ],
+    )
 
 
-def _held_back(
-    round_: DispatchRound, office: OfficeCounters, fitting: list[Lane], started: FirstInLane
-) -> Iterator[tuple[Lane, FirstInLane]]:
-    """Yields earlier jobs of the same office, and the first jobs of offices whose turn is earlier."""
-    for lane_id in office.waiting if len(fitting) < len(office.waiting) else ():
-        lane = round_.engine.lanes.lane(round_.tx, lane_id)
-        is_closed = round_.counters.is_closed(lane)
-        if (
-            lane not in fitting
-            and not is_closed
-            and lane.job_type in round_.engine.job_types
-            and round_.is_allowed(lane)
-        ):
-            head = round_.head(lane)
-            if head.place < started.place:
-                yield lane, head
-    for turn, lane in round_.others or ():
-        if turn < office.turn and round_.is_allowed(lane) and not round_.fits_elsewhere(lane):
-            yield lane, round_.head(lane)
+def _earlier(round_: DispatchRound, office: OfficeCounters, started: FirstInLane) -> list[Lane]:
+    """Returns the first lanes of the office that a limit holds back and whose first job may be before `started`."""
+    found = _held_back(round_, office, office.waiting)
+    while True:
+        found = sorted(
+            (lane for lane in found if office.bound(lane.lane_id) <= started.place.bound),
+            key=lambda lane: office.bound(lane.lane_id),
+        )[:MOST_PASSED_OVER]
+        last = office.bound(found[-1].lane_id) if len(found) == MOST_PASSED_OVER else started.place.bound
+        needed = [
+            class_key
+            for class_key, front in (office.unread or {}).items()
+            if front.place[:2] < last and _held_back(round_, office, [front.lane_id])
+        ]
+        if not needed:
+            return found
+        for class_key in needed:
+            found += _held_back(round_, office, round_.counters.read_more(office, class_key))
+
+
+def _held_back(round_: DispatchRound, office: OfficeCounters, lane_ids: Sequence[int]) -> list[Lane]:
+    found = [round_.engine.lanes.lane(round_.tx, lane_id) for lane_id in lane_ids]
+    return [
+        lane
+        for lane in found
+        if not round_.may_start(lane, lane.needs)
+        and lane.job_type in round_.engine.job_types
+        and round_.is_allowed(lane)
+        and not round_.counters.is_closed(lane)
+    ]
+
+
+def _pass_over(
+    round_: DispatchRound, held_back: Sequence[Lane], office_id: str = "", started: FirstInLane | None = None
+) -> None:
+    """Stores that the first jobs of these lanes are passed over; of the office of `started` only those before it."""
+    round_.read_heads(held_back)
+    for lane in held_back:
+        head = round_.head(lane)
+        is_before = started is None or lane.office_id != office_id or head.place < started.place
+        if is_before and head.passed_over_since is None:
+            jobs.pass_over(round_.tx, head.job_id, round_.now)
+            round_.replace_head(lane, head._replace(passed_over_since=round_.now))

@@ -334,7 +334,7 @@ class JobFinisher:
     ) -> _Ended:
         jobs.cancel(tx, job.job_id, reason, requested_at, now)
         if job.is_ready:
-            self._lanes.counters(tx).add_ready(job.lane_id, -1)
+            self._lanes.counters(tx).remove_ready(job.lane_id)
         self._note_end(tx, job, JobStatus.CANCELLED, None, now)
         self._events.note(tx, "job_cancelled", now, job.office_id, job.job_id, details={"reason": reason})
         self._tell(tx, job, CANCELLED_UNSTARTED, now)
@@ -348,7 +348,7 @@ class JobFinisher:
         runs.finish(tx, run_id, job.job_id, Outcome.skipped(reason), now)
         jobs.succeed(tx, job.job_id, RunStatus.SKIPPED, now)
         if job.is_ready:
-            self._lanes.counters(tx).add_ready(job.lane_id, -1)
+            self._lanes.counters(tx).remove_ready(job.lane_id)
         self._note_end(tx, job, RunStatus.SKIPPED, None, now)
         self._events.note(tx, "job_skipped", now, job.office_id, job.job_id, run_id, {"reason": reason})
         self._tell(tx, job, run_events(RunStatus.SKIPPED, False, is_last=True), now)

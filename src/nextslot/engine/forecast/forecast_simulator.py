@@ -31,7 +31,6 @@ from nextslot.engine.effects import (
     LanesLearned,
     Launch,
     SlotsChanged,
-    TurnTaken,
     WakeBy,
     WorkKind,
 )
@@ -143,7 +142,6 @@ class ForecastSimulator:
             {
                 SlotsChanged: self._capacity.apply,
                 LanesLearned: self._lanes.learn,
-                TurnTaken: self._dispatcher.note_turn,
                 WakeBy: self._timer.note_earlier,
                 DueBy: self._timer.note_due,
             },
@@ -154,7 +152,7 @@ class ForecastSimulator:
         """Simulates until every job of the office's queue has started, or nothing more happens."""
         for working in self._snapshot.working:
             self._continue(working)
-        self._dispatcher.start(self._snapshot.last_turn)
+        self._dispatcher.start()
         self._timer.start(self._clock)
         self._copy.write(self._count)
         self._tick()
@@ -198,7 +196,7 @@ class ForecastSimulator:
         self._copy.write(lambda tx: self._end(tx, ended))
 
     def _end(self, tx: Tx, ended: Iterable["_End"]) -> None:
-        while self._snapshot.has_aging and not aging.do_due(tx, self._clock.now()):
+        while self._snapshot.has_aging and not aging.do_due(tx, self._lanes, self._clock.now()):
             pass
         for end in ended:
             self._finishers[end.kind].finish(tx, end.run_id, end.job_id, end.outcome, self._clock.now())
@@ -257,8 +255,8 @@ class ForecastSimulator:
         for one in self._snapshot.working:
             self._capacity.hold(tx, one.worker_id, self._lanes.lane(tx, one.lane_id))
         counters = self._lanes.counters(tx)
-        for lane_id, jobs in self._snapshot.ready.items():
-            counters.add_ready(lane_id, jobs)
+        for lane_id, (jobs, first) in self._snapshot.ready.items():
+            counters.add_ready(lane_id, first, jobs)
         counters.is_freed = True
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nextslot.domain import GroupMode, Node
+from nextslot.domain.aging import order_priority
 from nextslot.domain.limits import (
     UNLIMITED,
     ConcurrencyPolicy,
@@ -19,6 +20,7 @@ from nextslot.engine.effects import WorkKind
 from nextslot.store.contract import Tx
 from nextslot.store.tables import forecast_reads
 from nextslot.store.tables.forecast_reads import Rows
+from nextslot.store.tables.lanes import Bound
 from nextslot.system.instant import Instant
 
 # How many jobs of an office's queue, from the front, are included.
@@ -55,9 +57,8 @@ class Snapshot:
     # The office's queued jobs in order, up to WINDOW, and whether these are all.
     queue: list[str]
     is_whole: bool
-    # How many of the copied jobs of each lane are ready to start.
-    ready: Mapping[int, int]
-    last_turn: int
+    # How many of the copied jobs of each lane are ready to start, and the place of the first.
+    ready: Mapping[int, tuple[int, Bound]]
     nodes: Sequence[Node]
     # Whether jobs of an office move forward while they are ready.
     has_aging: bool
@@ -78,10 +79,10 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
     jobs = _together([jobs, *_members(tx, jobs, groups), forecast_reads.chains(tx, _retried(jobs))])
     runs = forecast_reads.runs(tx, running.column("job_id"))
     offices = {office_id, *jobs.column("office_id"), *callers.column("office_id")}
-    lanes, settings = forecast_reads.lanes(tx, offices), forecast_reads.offices(tx, offices)
+    settings = forecast_reads.offices(tx, offices)
     copies = [
         settings,
-        lanes,
+        forecast_reads.lanes(tx, {*jobs.column("lane_id"), *callers.column("lane_id")}),
         limits,
         forecast_reads.pauses(tx),
         forecast_reads.outages(tx).mapped("probe_at", lambda at: None if at is None else NEVER),
@@ -100,7 +101,6 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
         queue=queue.column("job_id"),
         is_whole=is_whole,
         ready=_ready(jobs),
-        last_turn=max(lanes.column("turn"), default=0),
         nodes=nodes,
         has_aging=any(settings.column("priority_aging_seconds")),
     )
@@ -128,7 +128,7 @@ def _others(tx: Tx, office_id: str, can_be_full: set[str], share_slots: bool) ->
 
 def _sharing(tx: Tx, office_id: str, queued: list[str], can_be_full: set[str]) -> set[str]:
     """Returns the queued offices that share such a limit with this office, directly or through others."""
-    lanes = forecast_reads.lanes(tx, {office_id, *queued})
+    lanes = forecast_reads.lanes_of(tx, {office_id, *queued})
     shared: dict[str, set[str]] = {}
     for office, limits in zip(lanes.column("office_id"), lanes.column("shared"), strict=True):
         shared.setdefault(office, set()).update(can_be_full & forecast_reads.lane_limits(limits).keys())
@@ -162,12 +162,14 @@ def _together(parts: Iterable[Rows]) -> Rows:
     return Rows("jobs", columns, list(found.values()))
 
 
-def _ready(jobs: Rows) -> dict[int, int]:
-    ready: dict[int, int] = {}
-    wanted = ("lane_id", "stage", "unmet", "is_due", "is_turn")
-    for lane_id, *holds in zip(*(jobs.column(name) for name in wanted), strict=True):
+def _ready(jobs: Rows) -> dict[int, tuple[int, Bound]]:
+    ready: dict[int, tuple[int, Bound]] = {}
+    wanted = ("lane_id", "priority", "aged_steps", "position", "stage", "unmet", "is_due", "is_turn")
+    for lane_id, priority, steps, position, *holds in zip(*(jobs.column(name) for name in wanted), strict=True):
         if holds == ["QUEUED", 0, 1, 1]:
-            ready[lane_id] = ready.get(lane_id, 0) + 1
+            bound = -order_priority(priority, steps), position
+            count, first = ready.get(lane_id, (0, bound))
+            ready[lane_id] = count + 1, min(first, bound)
     return ready
 
 

@@ -90,7 +90,6 @@ class OfficeQuotas:
 
     def check_created(self, tx: Tx, created: Sequence[Created]) -> None:
         """Raises if a work has created more than its office may have."""
-        self.check_new_lanes(tx)
         for office_id in {one.office_id for one in created}:
             most, stored = self.of(office_id).stored_bytes, self.stored_bytes.get(office_id, 0)
             if most and stored >= most:
@@ -98,16 +97,25 @@ class OfficeQuotas:
                     f"the office {office_id!r} may have {most:,} bytes of logs and artifacts, and has {stored:,}"
                 )
                 raise OverQuota("stored_bytes", granted_bytes)
+            if office_id in tx.local(NewLanes).by_office:
+                self._check_lanes(tx, office_id)
             self._check_queue(tx, office_id, sum(one.number for one in created if one.office_id == office_id))
 
-    def check_new_lanes(self, tx: Tx) -> None:
-        """Raises if the transaction has given an office more lanes than it may have, also if no admin granted any
-        quota: every lane slows down the dispatch of all offices."""
-        for office_id in tx.local(NewLanes).offices:
+    def check_classes(self, tx: Tx) -> None:
+        """Raises if a work gives an office too many combinations of type and resources: dispatch compares them, so
+        their number has a price for everybody. Checked also while no quota is granted.
+        """
+        for office_id in tx.local(NewLanes).new_classes:
             most = self.of(office_id).lanes
-            if quotas.lanes(tx, office_id) > most:
-                mixes = f"may have {most:,} different combinations of job type, role and resources"
-                raise OverQuota("lanes", f"the office {office_id!r} {mixes}")
+            if quotas.classes(tx, office_id) > most:
+                mixes = f"may have {most:,} different combinations of job type and resources"
+                raise OverQuota("lanes", f"the office {office_id!r} {mixes}; an admin grants more")
+
+    def _check_lanes(self, tx: Tx, office_id: str) -> None:
+        most = self.of(office_id).lanes
+        if quotas.lanes(tx, office_id) + len(tx.local(NewLanes).by_office[office_id]) > most:
+            mixes = f"may have ready jobs of {most:,} different combinations of job type, role and resources"
+            raise OverQuota("lanes", f"the office {office_id!r} {mixes}")
 
     def _check_queue(self, tx: Tx, office_id: str, number: int) -> None:
         self._uncounted[office_id] += number

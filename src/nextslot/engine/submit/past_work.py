@@ -26,7 +26,7 @@ class PastWork:
         run_id = self._chance.new_id()
         lane, counters = self._lanes.lane(tx, job.lane_id), self._lanes.counters(tx)
         counters.take(lane)
-        counters.add_ready(job.lane_id, -1)
+        counters.remove_ready(job.lane_id)
         counters.tally(job.lane_id).running += 1
         runs.begin(tx, run_id, job.job_id, at, session_id)
         jobs.start(tx, job.job_id, ELSEWHERE, at)

@@ -79,8 +79,12 @@ class QueueManager:
         counters = self._lanes.counters(tx)
         for lane_id, chains in Counter([job.lane_id for job in new if job.retry_of is None]).items():
             counters.tally(lane_id).chains += chains
-        for lane_id, ready in Counter([job.lane_id for job in new if job.is_ready]).items():
-            counters.add_ready(lane_id, ready)
+        ready: dict[int, list[Job]] = {}
+        for job in new:
+            if job.is_ready:
+                ready.setdefault(job.lane_id, []).append(job)
+        for lane_id, of_lane in ready.items():
+            counters.add_ready(lane_id, min(map(jobs.place_of, of_lane)).bound, len(of_lane))
         for office_id in {job.office_id for job in new if job.is_ready}:
             if counters.office(office_id).aging_seconds is not None:
                 ready_jobs = [job.job_id for job in new if job.is_ready and job.office_id == office_id]
@@ -180,9 +184,9 @@ class QueueManager:
         """Counts a queued job that is ready now, is no longer ready, or is ready in another lane."""
         counters = self._lanes.counters(tx)
         if before.is_ready:
-            counters.add_ready(before.lane_id, -1)
+            counters.remove_ready(before.lane_id)
         if after.is_ready:
-            counters.add_ready(after.lane_id)
+            counters.add_ready(after.lane_id, jobs.place_of(after).bound)
             if not before.is_ready:
                 self._events.note(tx, "job_ready", now, after.office_id, after.job_id)
                 self._engine.begin_aging(tx, after.office_id, [after.job_id], now)
@@ -269,13 +273,13 @@ class QueueManager:
         limit = 64
         while True:
             following = jobs.from_position(tx, office_id, above, but=but, after=after, limit=limit)
-            for count, (_, position) in enumerate(following):
+            for count, (_, position, _, _) in enumerate(following):
                 if position - below > (count + 1) ** 2:
-                    return self._respace(tx, office_id, below, position, following[:count], now)
+                    return self._respace(tx, office_id, above.priority, below, position, following[:count], now)
             if len(following) < limit:
                 end = below + (len(following) + 2) * GAP
                 self._note_last(tx, office_id, above.priority, end)
-                return self._respace(tx, office_id, below, end, following, now)
+                return self._respace(tx, office_id, above.priority, below, end, following, now)
             limit *= 8
 
     def _note_last(self, tx: Tx, office_id: str, priority: int, end: int) -> None:
@@ -287,14 +291,23 @@ class QueueManager:
             backs.positions[office_id, EVERY] = max(largest, end)
 
     def _respace(
-        self, tx: Tx, office_id: str, below: int, above: int, between: Sequence[tuple[str, int]], now: Instant
+        self,
+        tx: Tx,
+        office_id: str,
+        level: int,
+        below: int,
+        above: int,
+        between: Sequence[tuple[str, int, int, bool]],
+        now: Instant,
     ) -> int:
         """Spreads the jobs evenly in their order. Returns the first of the new positions, which stays free."""
         step = (above - below) // (len(between) + 2) or 1
         # A job that waits may get a next step too: it is dropped when it is due.
         ages_at = self._engine.next_step(tx, office_id, now) if between else None
-        for number, (job_id, _) in enumerate(between, start=2):
+        for number, (job_id, _, lane_id, is_ready) in enumerate(between, start=2):
             jobs.set_position(tx, job_id, below + number * step, ages_at)
+            if is_ready:
+                self._lanes.counters(tx).lower(lane_id, (-level, below + number * step))
         return below + step
 
     def _put(self, tx: Tx, job: Job, priority: int, position: int, now: Instant) -> Job:
@@ -307,9 +320,12 @@ class QueueManager:
         self._events.note(
             tx, "job_moved", now, job.office_id, job.job_id, details={"priority": priority, "position": position}
         )
+        moved = job._replace(priority=priority, position=position, aged_steps=0, ages_at=ages_at)
         # Dispatch the office again: another job may be the first now.
         self._lanes.counters(tx).office(job.office_id)
-        return job._replace(priority=priority, position=position, aged_steps=0, ages_at=ages_at)
+        if moved.is_ready:
+            self._lanes.counters(tx).lower(moved.lane_id, jobs.place_of(moved).bound)
+        return moved
 
     def _store_largest_positions(self, tx: Tx) -> None:
         """Stores the largest positions of offices that age their jobs, once for each that has grown."""

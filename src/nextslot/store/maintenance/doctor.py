@@ -5,7 +5,7 @@ Compares stored counters with counted rows, and queries for rows that violate an
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from nextslot.store.contract import Row, Tx
@@ -28,6 +28,8 @@ class _Lane:
     ready: int
     is_open: bool
     running: int
+    # The place of the first ready job, or one before it.
+    first: lanes.Bound | None
 
 
 class _Sums(NamedTuple):
@@ -133,8 +135,9 @@ def repair(tx: Tx) -> int:
         tx.execute("doctor.repair_limit", limit_key=limit.limit_key, used=used.get(limit.limit_key, 0))
     wrong_lanes = [counted for stored, counted in _lanes(tx) if stored != counted]
     for lane in wrong_lanes:
+        rank, position = lane.first or (None, None)
         values = {"ready": lane.ready, "is_open": int(lane.is_open), "running": lane.running}
-        tx.execute("doctor.repair_lane", lane_id=lane.lane_id, **values)
+        tx.execute("doctor.repair_lane", lane_id=lane.lane_id, first_rank=rank, first_position=position, **values)
     return len(wrong_limits) + len(wrong_lanes) + _repair_sums(tx) + _repair_rollups(tx)
 
 
@@ -167,10 +170,10 @@ def _counter_findings(tx: Tx) -> Iterator[Finding]:
     for key in used:
         yield Finding("limits.missing", f"the limit {key!r} is in use, but not stored", RESTORE)
     for stored, counted in _lanes(tx):
-        for name in ("ready", "running", "is_open"):
+        for name in ("ready", "running", "is_open", "first"):
             has, right = getattr(stored, name), getattr(counted, name)
             if has != right:
-                problem = f"{name} of the lane {stored.lane_id} is stored as {int(has)}, but counted as {int(right)}"
+                problem = f"{name} of the lane {stored.lane_id} is stored as {has!r}, but counted as {right!r}"
                 yield Finding(f"lanes.{name}", problem, REPAIR)
 
 
@@ -244,6 +247,25 @@ def _needs(row: Row) -> dict[str, int]:
 def _lanes(tx: Tx) -> Iterator[tuple[_Lane, _Lane]]:
     """Yields each lane, as stored and as counted."""
     ready, running = _counts(tx, "doctor.ready"), _counts(tx, "doctor.running")
+    firsts = {lane_id: (rank, position) for lane_id, rank, position in tx.rows("doctor.firsts")}
+    stored: dict[int, _Lane] = {}
+    startable: dict[tuple[str, str], list[_Lane]] = {}
+    for lane, of_class, can_start in _startable(tx, ready):
+        stored[lane.lane_id] = lane
+        if can_start:
+            startable.setdefault(of_class, []).append(lane)
+    # One lane of each class is open for all those that could start: any of them.
+    opened = {next((lane for lane in found if lane.is_open), found[0]).lane_id for found in startable.values()}
+    for lane_id, lane in stored.items():
+        first = firsts.get(lane_id)
+        if first is not None and lane.first is not None and lane.first < first:
+            first = lane.first
+        counted = _Lane(lane_id, ready.get(lane_id, 0), lane_id in opened, running.get(lane_id, 0), first)
+        yield lane, counted
+
+
+def _startable(tx: Tx, ready: dict[int, int]) -> Iterator[tuple[_Lane, tuple[str, str], bool]]:
+    """Yields each lane as stored, its office and class, and whether its office would let one of its jobs start."""
     used = _used_counted(tx)
     capacity = {limit.limit_key: limit.capacity for limit in lanes.all_limits(tx)}
     rows = tx.rows("doctor.lanes")
@@ -251,13 +273,12 @@ def _lanes(tx: Tx) -> Iterator[tuple[_Lane, _Lane]]:
     callers: dict[str, set[str]] = {}  # By office, the limits that direct callers who wait fall under.
     for lane_id, office_id in tx.rows("doctor.caller_lanes"):
         callers.setdefault(office_id, set()).update(bounded[lane_id])
-    for lane_id, office_id, local, _, has_ready, is_open, has_running, is_paused in rows:
-        stored = _Lane(lane_id, has_ready, is_open == 1, has_running)
+    for lane_id, office_id, local, _, class_key, has_ready, is_open, has_running, rank, position, is_paused in rows:
         has_room = all(
             capacity.get(key, 0) == 0 or capacity[key] - used.get(key, 0) >= units
             for key, units in column_codec.loads(local).items()
         )
-        count = ready.get(lane_id, 0)
         is_behind_caller = not bounded[lane_id].isdisjoint(callers.get(office_id, ()))
-        is_open_counted = count > 0 and not is_paused and not is_behind_caller and has_room
-        yield stored, replace(stored, ready=count, running=running.get(lane_id, 0), is_open=is_open_counted)
+        can_start = ready.get(lane_id, 0) > 0 and not is_paused and not is_behind_caller and has_room
+        first = None if rank is None else (rank, position)
+        yield _Lane(lane_id, has_ready, is_open == 1, has_running, first), (office_id, class_key), can_start

@@ -28,9 +28,14 @@ class _Lane:
     row: Row
     office_id: str
     class_key: str
-    ready: int
-    is_open: int
-    turn: int
+    ready: int = 0
+    is_open: int = 0
+    turn: int = 0
+    first: tuple[int, int] | None = None
+
+    @property
+    def changing(self) -> Row:
+        return (self.ready, self.is_open, self.turn, *(self.first or (None, None)))
 
 
 class DispatchMemory:
@@ -41,21 +46,25 @@ class DispatchMemory:
         self._lanes: dict[int, _Lane] = {}
         self._by_office: dict[str, list[int]] = {}
         self._by_class: dict[str, list[int]] = {}
+        self._turns: dict[str, int] = {}
         self._limits: dict[str, list[Any]] = {}
         # The first ready jobs of a lane, and whether the lane has no others.
         self._heads: dict[int, tuple[list[Row], bool]] = {}
         self._lane_of: dict[str, int] = {}
         self.reads: dict[str, Callable[..., list[Row]]] = {
             "lanes.get": self._get,
-            "lanes.counts": self._counts,
+            "lanes.counts": lambda lane_id: [self._lanes[lane_id].changing],
+            "lanes.classes_of": self._classes_of,
+            "lanes.of_class": self._of_class,
             "lanes.first_open": self._first_open,
             "lanes.next_open": self._next_open,
             "lanes.waiting_offices": self._waiting_offices,
             "limits.get_many": self._some_limits,
         }
         self.writes: dict[str, Callable[..., None]] = {
-            "lanes.save": self._save,
-            "lanes.tally": lambda **values: None,  # Only for statistics, which no simulation reads.
+            "lanes.place": self._place,
+            "lanes.tally": self._tally,
+            "lanes.take_turn": self._take_turn,
             "limits.use": self._use,
         }
 
@@ -67,9 +76,11 @@ class DispatchMemory:
                 if copy.table == "lanes":
                     fixed = tuple(named[name] for name in _FIXED)
                     lane_id, office_id = named["lane_id"], named["office_id"]
-                    self._lanes[lane_id] = _Lane(fixed, office_id, named["class_key"], 0, 0, named["turn"])
+                    self._lanes[lane_id] = _Lane(fixed, office_id, named["class_key"])
                     self._by_office.setdefault(office_id, []).append(lane_id)
                     self._by_class.setdefault(named["class_key"], []).append(lane_id)
+                elif copy.table == "offices":
+                    self._turns[named["office_id"]] = named["turn"]
                 elif copy.table == "limits":
                     self._limits[named["limit_key"]] = [named["limit_key"], named["capacity"], named["used"]]
 
@@ -78,16 +89,37 @@ class DispatchMemory:
     def _get(self, lane_id: int) -> list[Row]:
         return [self._lanes[lane_id].row]
 
-    def _counts(self, lane_id: int) -> list[Row]:
-        lane = self._lanes[lane_id]
-        return [(lane.ready, lane.is_open, lane.turn)]
+    def of_office(self, office_id: str, limit: int, is_paused: int, callers: int, aging: float | None) -> list[Row]:
+        about = (is_paused, callers, self._turns[office_id], aging)
+        found = self._in_order(self._by_office.get(office_id, ()))[:limit]
+        return [(*about, lane_id, *lane.changing) for _, _, lane_id, lane in found] or [(*about, *[None] * 6)]
 
-    def of_office(self, office_id: str, is_paused: int, callers: int, aging: float | None) -> list[Row]:
-        lanes = [(lane_id, self._lanes[lane_id]) for lane_id in self._by_office.get(office_id, ())]
-        turn = max((lane.turn for _, lane in lanes), default=None)
-        office = (is_paused, callers, turn, aging)
-        found = [(*office, id_, one.ready, one.is_open, one.turn) for id_, one in lanes if one.ready]
-        return found or [(*office, None, None, None, None)]
+    def _in_order(self, lane_ids: Iterable[int]) -> list[tuple[int, int, int, _Lane]]:
+        found = ((lane_id, self._lanes[lane_id]) for lane_id in lane_ids)
+        return sorted((*lane.first, lane_id, lane) for lane_id, lane in found if lane.first is not None)
+
+    def _classes_of(self, office_id: str) -> list[Row]:
+        fronts: dict[str, tuple[int, int, int]] = {}
+        opened: dict[str, tuple[int, _Lane]] = {}
+        for rank, position, lane_id, lane in self._in_order(self._by_office[office_id]):
+            fronts.setdefault(lane.class_key, (lane_id, rank, position))
+            if lane.is_open:
+                opened[lane.class_key] = lane_id, lane
+        none: Row = (None,) * 6
+        return [
+            (key, *front, *((opened[key][0], *opened[key][1].changing) if key in opened else none))
+            for key, front in fronts.items()
+        ]
+
+    def _of_class(
+        self, office_id: str, class_key: str, first_rank: int, first_position: int, lane_id: int, limit: int
+    ) -> list[Row]:
+        of_class = [one for one in self._by_class[class_key] if self._lanes[one].office_id == office_id]
+        found = [one for one in self._in_order(of_class) if one[:3] >= (first_rank, first_position, lane_id)]
+        return [(one[2], *one[3].changing) for one in found[:limit]]
+
+    def last_turn(self) -> int:
+        return max(self._turns.values(), default=0)
 
     def first_open_class(self) -> str | None:
         return min((lane.class_key for lane in self._lanes.values() if lane.is_open), default=None)
@@ -113,9 +145,16 @@ class DispatchMemory:
     def _waiting_offices(self) -> list[Row]:
         return [(office_id,) for office_id in {lane.office_id: None for lane in self._lanes.values() if lane.ready}]
 
-    def _save(self, lane_id: int, ready: int, is_open: int, turn: int, **tally: int) -> None:
+    def _place(self, lane_id: int, is_open: int, turn: int, first_rank: int | None, first_position: int | None) -> None:
         lane = self._lanes[lane_id]
-        lane.ready, lane.is_open, lane.turn = ready, is_open, turn
+        lane.is_open, lane.turn = is_open, turn
+        lane.first = None if first_rank is None or first_position is None else (first_rank, first_position)
+
+    def _tally(self, lane_id: int, ready: int, **sums: int) -> None:
+        self._lanes[lane_id].ready += ready  # The sums are for statistics, which no simulation reads.
+
+    def _take_turn(self, office_id: str, turn: int) -> None:
+        self._turns[office_id] = turn
 
     def _some_limits(self, limit_keys: str) -> list[Row]:
         return [tuple(self._limits[key]) for key in column_codec.loads(limit_keys) if key in self._limits]
@@ -170,9 +209,9 @@ class SimulatedTx(SqliteTx):
             self._note(statement, values)
         found = super().rows(statement, **values)
         if statement == "lanes.of_office":
-            return memory.of_office(values["office_id"], found[0][0], found[0][1], found[0][3])
+            return memory.of_office(values["office_id"], values["limit"], found[0][0], found[0][1], found[0][3])
         if statement == "lanes.outlook":
-            return [(*found[0][:2], memory.first_open_class(), *found[0][3:])]
+            return [(*found[0][:2], memory.first_open_class(), *found[0][3:5], memory.last_turn())]
         return found
 
     def execute(self, statement: str, /, **values: object) -> int:

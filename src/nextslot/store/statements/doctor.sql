@@ -1,8 +1,15 @@
 -- lanes: every lane with its counters, and whether its office dispatches
-select lanes.lane_id, lanes.office_id, lanes.local, lanes.shared, lanes.ready, lanes.is_open, lanes.running,
-    offices.is_paused
+select lanes.lane_id, lanes.office_id, lanes.local, lanes.shared, lanes.class_key, lanes.ready, lanes.is_open,
+    lanes.running, lanes.first_rank, lanes.first_position, offices.is_paused
 from lanes join offices on offices.office_id = lanes.office_id
 order by lanes.lane_id;
+
+-- firsts: the place of the first job of each lane that is free to go
+select lane_id, -order_priority, position from (
+    select lane_id, order_priority, position,
+        row_number() over (partition by lane_id order by order_priority desc, position, created_at, job_id) as number
+    from jobs where stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1
+) ranked where number = 1;
 
 -- caller_lanes: the lanes in which direct callers wait
 select distinct lane_id, office_id from direct_executions where status = 'WAITING';
@@ -18,7 +25,9 @@ select lane_id, count(*) from jobs where stage = 'RUNNING' and finished_at is nu
 select lane_id, count(*) from direct_executions where status = 'RUNNING' group by lane_id;
 
 -- repair_lane: the counters of a lane as they were counted
-update lanes set ready = :ready, is_open = :is_open, running = :running where lane_id = :lane_id;
+update lanes set ready = :ready, is_open = :is_open, running = :running, first_rank = :first_rank,
+    first_position = :first_position
+where lane_id = :lane_id;
 
 -- repair_limit: the counter of a limit as it was counted
 update limits set used = :used where limit_key = :limit_key;

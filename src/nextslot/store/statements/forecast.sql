@@ -37,12 +37,14 @@ order by office_id limit :limit;
 
 -- offices: some offices, as far as dispatch goes
 select office_id, name, status, is_paused, max_concurrent_jobs, role_limits, retry_policy, cancel_mode,
-    on_dependency_failure, created_at, priority_aging_seconds, last_position
+    on_dependency_failure, created_at, priority_aging_seconds, last_position, turn
 from offices where office_id in (select key from json_each(:office_ids));
 
--- lanes: the lanes of some offices
-select lane_id, office_id, job_type, resources, local, shared, class_key, turn from lanes
-where office_id in (select key from json_each(:office_ids));
+-- lanes: some lanes
+select {lanes.columns} from lanes where lane_id in (select cast(key as bigint) from json_each(:lane_ids));
+
+-- lanes_of: the lanes of some offices
+select office_id, shared from lanes where office_id in (select key from json_each(:office_ids));
 
 -- pauses: what is paused across offices, and since when
 select scope, name, paused_at from pauses;

@@ -25,6 +25,15 @@ select job_id, order_priority, position, created_at, passed_over_since, {jobs.br
 where lane_id = :lane_id and stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1
 order by order_priority desc, position, created_at, job_id limit :limit;
 
+-- firsts: the first ready job of each of several lanes, by a JSON object whose keys are the lanes
+select jobs.lane_id, jobs.job_id, jobs.order_priority, jobs.position, jobs.created_at, jobs.passed_over_since, {jobs.brief}
+from json_each(:lane_ids) wanted join jobs on jobs.job_id = (
+    select first.job_id from jobs first
+    where first.lane_id = cast(wanted.key as bigint) and first.stage = 'QUEUED' and first.unmet = 0 and first.is_due = 1
+        and first.is_turn = 1
+    order by first.order_priority desc, first.position, first.created_at, first.job_id limit 1
+);
+
 -- start: a queued job begins to run; its run has been inserted just before
 update jobs set stage = 'RUNNING', started_at = :now, worker_id = :worker_id
 where job_id = :job_id and stage = 'QUEUED';
@@ -97,18 +106,18 @@ select job_id from jobs where retry_of = :job_id;
 update jobs set is_due = 1
 where job_id in (select job_id from jobs where stage = 'QUEUED' and is_due = 0 and scheduled_for <= :now
     order by scheduled_for limit :limit)
-returning job_id, office_id, lane_id, unmet, is_due, is_turn;
+returning job_id, office_id, lane_id, unmet, is_due, is_turn, order_priority, position;
 
 -- reschedule: another time for a waiting or queued job
 update jobs set scheduled_for = :scheduled_for, is_due = :is_due where job_id = :job_id and stage = 'QUEUED';
 
 -- give_turn: its turn in its group has come
 update jobs set is_turn = 1 where job_id = :job_id and stage = 'QUEUED' and is_turn = 0
-returning job_id, office_id, lane_id, unmet, is_due, is_turn;
+returning job_id, office_id, lane_id, unmet, is_due, is_turn, order_priority, position;
 
 -- met: one more prerequisite is met
 update jobs set unmet = unmet - 1 where job_id = :job_id and unmet > 0
-returning job_id, office_id, lane_id, unmet, is_due, is_turn, stage;
+returning job_id, office_id, lane_id, unmet, is_due, is_turn, order_priority, position, stage;
 
 -- expired: queued jobs that were to start by now
 select {jobs.columns} from jobs
@@ -138,7 +147,7 @@ update jobs set ages_at = :ages_at
 where job_id in (select key from json_each(:job_ids)) and stage = 'QUEUED' and priority < 1000000;
 
 -- to_age: queued jobs whose next step is due, with the period of their office
-select jobs.job_id, jobs.priority, jobs.aged_steps, jobs.ages_at,
+select jobs.job_id, jobs.lane_id, jobs.position, jobs.priority, jobs.aged_steps, jobs.ages_at,
     case when jobs.unmet = 0 and jobs.is_due = 1 and jobs.is_turn = 1 then 1 else 0 end, offices.priority_aging_seconds
 from jobs join offices on offices.office_id = jobs.office_id
 where jobs.stage = 'QUEUED' and jobs.ages_at <= :now order by jobs.ages_at limit :limit;
@@ -173,7 +182,7 @@ where office_id = :office_id and order_priority = :priority and stage = 'QUEUED'
 order by position desc, created_at desc, job_id desc limit 1;
 
 -- from_position: the queued jobs of a level from a place on, without the one that moves and the one that it follows
-select job_id, position from jobs
+select job_id, position, lane_id, unmet = 0 and is_due = 1 and is_turn = 1 from jobs
 where office_id = :office_id and order_priority = :priority and stage = 'QUEUED'
     and (position, created_at, job_id) >= (:position, :created_at, :job_id) and job_id not in (:but, :after)
 order by position, created_at, job_id limit :limit;

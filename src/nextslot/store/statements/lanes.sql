@@ -12,34 +12,76 @@ select coalesce(max(lane_id), 0) + 1, :office_id, :job_type, :resources, :local,
 from lanes
 returning lane_id;
 
+-- has_class: whether an office has a lane of a class
+select 1 from lanes where office_id = :office_id and class_key = :class_key limit 1;
+
 -- get: the fixed part of one lane
 select {lanes.columns} from lanes where lane_id = :lane_id;
 
 -- counts: what changes of one lane
-select ready, is_open, turn from lanes where lane_id = :lane_id;
+select {lanes.brief} from lanes where lane_id = :lane_id;
 
--- of_office: an office's pause, waiting callers, last turn and period of aging, with its lanes that have ready jobs (or one empty row)
+-- brief: what changes of a lane
+ready, is_open, turn, first_rank, first_position
+
+-- of_office: an office's pause, waiting callers, last turn and period of aging, with its first lanes that have ready jobs (or one empty row)
 select offices.is_paused,
-    (select count(*) from direct_executions where direct_executions.office_id = :office_id and status = 'WAITING'),
-    (select max(served.turn) from lanes served where served.office_id = :office_id), -- the parameter: once, not by lane
-    offices.priority_aging_seconds, lanes.lane_id, lanes.ready, lanes.is_open, lanes.turn
-from offices left join lanes on lanes.office_id = offices.office_id and lanes.ready > 0
-where offices.office_id = :office_id;
+    (select count(*) from direct_executions where direct_executions.office_id = offices.office_id and status = 'WAITING'),
+    offices.turn, offices.priority_aging_seconds, lanes.lane_id, lanes.ready, lanes.is_open, lanes.turn, lanes.first_rank, lanes.first_position
+from offices left join lanes on lanes.office_id = offices.office_id and lanes.first_rank is not null
+where offices.office_id = :office_id
+order by lanes.first_rank, lanes.first_position, lanes.lane_id limit :limit;
+
+-- classes_of: of each class of an office's lanes with ready jobs, the first lane with its place, and the lane that is open
+with recursive classes(class_key) as (
+    select min(class_key) from lanes where office_id = :office_id and first_rank is not null
+    union all
+    select (
+        select min(lanes.class_key) from lanes
+        where lanes.office_id = :office_id and lanes.first_rank is not null and lanes.class_key > classes.class_key
+    ) from classes where classes.class_key is not null
+),
+fronts(class_key, front_id, open_id) as (
+    select classes.class_key, (
+        select first.lane_id from lanes first
+        where first.office_id = :office_id and first.class_key = classes.class_key and first.first_rank is not null
+        order by first.first_rank, first.first_position, first.lane_id limit 1
+    ), (
+        select opened.lane_id from lanes opened
+        where opened.office_id = :office_id and opened.class_key = classes.class_key and opened.is_open = 1
+        order by opened.lane_id limit 1
+    ) from classes where classes.class_key is not null
+)
+select fronts.class_key, front.lane_id, front.first_rank, front.first_position, opened.lane_id, opened.ready,
+    opened.is_open, opened.turn, opened.first_rank, opened.first_position
+from fronts join lanes front on front.lane_id = fronts.front_id left join lanes opened on opened.lane_id = fronts.open_id;
+
+-- of_class: lanes of a class in an office that have ready jobs, in order, from a place on
+select lane_id, {lanes.brief} from lanes
+where office_id = :office_id and class_key = :class_key and first_rank is not null
+    and (first_rank, first_position, lane_id) >= (:first_rank, :first_position, :lane_id)
+order by first_rank, first_position, lane_id limit :limit;
 
 -- waiting_offices: the offices that have ready jobs
-select distinct office_id from lanes where ready > 0;
+with recursive waiting(office_id) as (
+    select min(office_id) from lanes where first_rank is not null
+    union all
+    select (
+        select min(lanes.office_id) from lanes
+        where lanes.first_rank is not null and lanes.office_id > waiting.office_id
+    ) from waiting where waiting.office_id is not null
+)
+select office_id from waiting where office_id is not null;
 
--- last_turn: the newest turn of any office
-select max(turn) from lanes;
+-- take_turn: when an office was last served
+update offices set turn = :turn where office_id = :office_id;
 
--- save: what has changed of a lane
-update lanes set ready = :ready, is_open = :is_open, turn = :turn, running = running + :running, chains = chains + :chains,
-    completed = completed + :completed, skipped = skipped + :skipped, failed = failed + :failed,
-    cancelled = cancelled + :cancelled, completion_us = completion_us + :completion_us
+-- place: where a lane stands in its office, and whether it is open: columns of indexes, which jobs mostly do not change
+update lanes set is_open = :is_open, turn = :turn, first_rank = :first_rank, first_position = :first_position
 where lane_id = :lane_id;
 
--- tally: what has changed of a lane whose ready jobs have not
-update lanes set running = running + :running, chains = chains + :chains,
+-- tally: what is added to the counters of a lane
+update lanes set ready = ready + :ready, running = running + :running, chains = chains + :chains,
     completed = completed + :completed, skipped = skipped + :skipped, failed = failed + :failed,
     cancelled = cancelled + :cancelled, completion_us = completion_us + :completion_us
 where lane_id = :lane_id;
@@ -65,9 +107,10 @@ select lane_id, turn from lanes
 where is_open = 1 and class_key = :class_key and office_id not in (select key from json_each(:but))
 order by turn, lane_id limit 1;
 
--- outlook: what a look at the queue has to care about at all: pauses, jobs passed over since long ago, open lanes
+-- outlook: what a look at the queue has to care about at all: pauses, jobs passed over since long ago, open lanes, the last turn
 select (select count(*) from pauses),
     (select min(passed_over_since) from jobs where stage = 'QUEUED' and passed_over_since is not null),
     (select min(class_key) from lanes where is_open = 1),
     (select count(*) from direct_executions where status = 'WAITING'),
-    (select count(*) from outages where held_since is not null);
+    (select count(*) from outages where held_since is not null),
+    (select max(turn) from offices);

@@ -81,8 +81,12 @@ def offices(tx: Tx, office_ids: Iterable[str]) -> Rows:
     return _copy(tx, "forecast.offices", office_ids=column_codec.key_set(office_ids))
 
 
-def lanes(tx: Tx, office_ids: Iterable[str]) -> Rows:
-    return _copy(tx, "forecast.lanes", office_ids=column_codec.key_set(office_ids))
+def lanes(tx: Tx, lane_ids: Iterable[int]) -> Rows:
+    return _copy(tx, "forecast.lanes", lane_ids=column_codec.key_set(map(str, lane_ids)))
+
+
+def lanes_of(tx: Tx, office_ids: Iterable[str]) -> Rows:
+    return _copy(tx, "forecast.lanes_of", office_ids=column_codec.key_set(office_ids))
 
 
 def limits(tx: Tx) -> Rows:

@@ -19,6 +19,7 @@ from nextslot.store.contract import Read, Row, Tx
 from nextslot.system.instant import Instant
 
 from . import column_codec
+from .lanes import Bound
 from .rows import JOBS
 
 
@@ -34,6 +35,11 @@ class Place(NamedTuple):
     @property
     def priority(self) -> int:
         return -self.minus_priority
+
+    @property
+    def bound(self) -> Bound:
+        """The part by which lanes are kept in order."""
+        return self.minus_priority, self.position
 
 
 # Before every place.
@@ -71,6 +77,8 @@ class ToAge(NamedTuple):
     """A queued job whose next step is due. `period` is None if its office does not age its jobs any more."""
 
     job_id: str
+    lane_id: int
+    position: int
     priority: int
     aged_steps: int
     ages_at: Instant
@@ -85,6 +93,7 @@ class Freed(NamedTuple):
     office_id: str
     lane_id: int
     is_ready: bool
+    bound: Bound
 
 
 class EndingFacts(NamedTuple):
@@ -152,6 +161,12 @@ def last_position(tx: Tx, office_id: str, priority: int) -> tuple[int, int | Non
 
 def heads(tx: Tx, lane_id: int, limit: int) -> list[FirstInLane]:
     return [_head(*row) for row in tx.rows("jobs.heads", lane_id=lane_id, limit=limit)]
+
+
+def firsts(tx: Tx, lane_ids: Iterable[int]) -> dict[int, FirstInLane]:
+    """The first ready job of each lane."""
+    rows = tx.rows("jobs.firsts", lane_ids=column_codec.key_set(map(str, lane_ids)))
+    return {lane_id: _head(*head) for lane_id, *head in rows}
 
 
 def start(tx: Tx, job_id: str, worker_id: str | None, now: Instant) -> None:
@@ -276,7 +291,7 @@ def give_turn(tx: Tx, job_id: str) -> Freed | None:
 
 def met(tx: Tx, job_id: str) -> Freed | None:
     row = tx.row("jobs.met", job_id=job_id)
-    return None if row is None or row[6] != Stage.QUEUED else _freed(row)
+    return None if row is None or row[8] != Stage.QUEUED else _freed(row)
 
 
 def expired(tx: Tx, now: Instant, limit: int) -> list[Job]:
@@ -315,8 +330,10 @@ def begin_aging(tx: Tx, job_ids: Iterable[str], ages_at: Instant) -> None:
 
 def to_age(tx: Tx, now: Instant, limit: int) -> list[ToAge]:
     return [
-        ToAge(job_id, priority, steps, Instant(ages_at), bool(is_ready), period)
-        for job_id, priority, steps, ages_at, is_ready, period in tx.rows("jobs.to_age", now=now, limit=limit)
+        ToAge(job_id, lane_id, position, priority, steps, Instant(ages_at), bool(is_ready), period)
+        for job_id, lane_id, position, priority, steps, ages_at, is_ready, period in tx.rows(
+            "jobs.to_age", now=now, limit=limit
+        )
     ]
 
 
@@ -364,9 +381,12 @@ def position_before(tx: Tx, office_id: str, place: Place, but: str) -> int | Non
     return row[0] if row else None
 
 
-def from_position(tx: Tx, office_id: str, place: Place, but: str, after: str, limit: int) -> list[tuple[str, int]]:
+def from_position(
+    tx: Tx, office_id: str, place: Place, but: str, after: str, limit: int
+) -> list[tuple[str, int, int, bool]]:
+    """(job, position, lane, whether it is ready) of the queued jobs of a level from a place on."""
     rows = tx.rows("jobs.from_position", office_id=office_id, but=but, after=after, limit=limit, **_key(place))
-    return [(job_id, position) for job_id, position in rows]
+    return [(job_id, position, lane_id, bool(is_ready)) for job_id, position, lane_id, is_ready in rows]
 
 
 def queue(tx: Tx, office_id: str, after: Place | None, limit: int) -> list[Job]:
@@ -456,8 +476,8 @@ def _head(job_id: str, priority: int, position: int, created_at: int, since: int
 
 
 def _freed(row: Row) -> Freed:
-    job_id, office_id, lane_id, unmet, is_due, is_turn = row[:6]
-    return Freed(job_id, office_id, lane_id, unmet == 0 and is_due == 1 and is_turn == 1)
+    job_id, office_id, lane_id, unmet, is_due, is_turn, priority, position = row[:8]
+    return Freed(job_id, office_id, lane_id, unmet == 0 and is_due == 1 and is_turn == 1, (-priority, position))
 
 
 def _jobs(rows: Iterable[Row]) -> list[Job]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nextslot.domain import Lane, Limit
 from nextslot.store.contract import Tx
@@ -9,20 +10,32 @@ from nextslot.system.instant import Instant
 
 from . import column_codec
 
+# Where a job stands in its office's queue, as far as lanes are kept in order: see `jobs.Place.bound`.
+Bound = tuple[int, int]
+
 
 @dataclass(slots=True)
 class LaneCounts:
-    """What changes of a lane."""
+    """What changes of a lane. `first` is not behind the lane's first ready job; None if the lane has none."""
 
     ready: int
     is_open: bool
     turn: int
+    first: Bound | None
+
+
+class ClassFront(NamedTuple):
+    """The lanes of a class in an office from `place` on, which is that of the first one that was not read yet."""
+
+    lane_id: int
+    place: tuple[int, int, int]
 
 
 @dataclass(slots=True)
 class LaneTally:
-    """What is added to the sums that an office's statistics are made of."""
+    """What is added to the number of ready jobs, and to the sums that an office's statistics are made of."""
 
+    ready: int = 0
     running: int = 0
     chains: int = 0
     completed: int = 0
@@ -33,6 +46,7 @@ class LaneTally:
 
     def values(self) -> dict[str, int]:
         return {
+            "ready": self.ready,
             "running": self.running,
             "chains": self.chains,
             "completed": self.completed,
@@ -41,9 +55,6 @@ class LaneTally:
             "cancelled": self.cancelled,
             "completion_us": self.completion_us,
         }
-
-
-_NOTHING = LaneTally().values()
 
 
 def find(tx: Tx, office_id: str, class_key: str, local: Mapping[str, int]) -> int | None:
@@ -74,6 +85,10 @@ def add(
     return lane_id
 
 
+def has_class(tx: Tx, office_id: str, class_key: str) -> bool:
+    return tx.row("lanes.has_class", office_id=office_id, class_key=class_key) is not None
+
+
 def get(tx: Tx, lane_id: int) -> Lane:
     row = tx.row("lanes.get", lane_id=lane_id)
     assert row is not None
@@ -88,32 +103,56 @@ def get(tx: Tx, lane_id: int) -> Lane:
     )
 
 
-def class_key(job_type: str, resources: Mapping[str, int], shared: Mapping[str, int]) -> str:
-    return column_codec.canonical({"type": job_type, "resources": resources, "limits": shared})
+def class_key(job_type: str, resources: Mapping[str, int], shared: Mapping[str, int], of_office: int) -> str:
+    """The same for all lanes, of any office, that need the same of what is shared and of the office as a whole."""
+    own = {} if of_office == 1 else {"office": of_office}
+    return column_codec.canonical({"type": job_type, "resources": resources, "limits": shared, **own})
 
 
 def counts(tx: Tx, lane_id: int) -> LaneCounts:
     row = tx.row("lanes.counts", lane_id=lane_id)
     assert row is not None
-    return LaneCounts(row[0], row[1] == 1, row[2])
+    return _counts(*row)
 
 
-def of_office(tx: Tx, office_id: str) -> tuple[bool, int, int, float | None, dict[int, LaneCounts]]:
+def of_office(tx: Tx, office_id: str, limit: int) -> tuple[bool, int, int, float | None, dict[int, LaneCounts]]:
     """Whether an office is paused, how many callers wait, when it was last served, the period by which its jobs age,
-    and its lanes with ready jobs."""
-    rows = tx.rows("lanes.of_office", office_id=office_id)
-    counts = {row[4]: LaneCounts(row[5], row[6] == 1, row[7]) for row in rows if row[4] is not None}
-    return rows[0][0] == 1, rows[0][1], rows[0][2] or 0, rows[0][3], counts
+    and its first lanes in order that have ready jobs.
+    """
+    rows = tx.rows("lanes.of_office", office_id=office_id, limit=limit)
+    is_paused, callers, turn, aging = rows[0][:4]
+    return is_paused == 1, callers, turn, aging, {row[4]: _counts(*row[5:]) for row in rows if row[4] is not None}
+
+
+def classes_of(tx: Tx, office_id: str) -> tuple[dict[str, ClassFront], dict[int, LaneCounts]]:
+    """Each class of an office's lanes that have ready jobs, with nothing of it read; and the lanes that are open."""
+    rows = tx.rows("lanes.classes_of", office_id=office_id)
+    fronts = {row[0]: ClassFront(row[1], (row[2], row[3], row[1])) for row in rows}
+    return fronts, {row[4]: _counts(*row[5:]) for row in rows if row[4] is not None}
+
+
+def of_class(tx: Tx, office_id: str, class_key: str, place: tuple[int, int, int], limit: int) -> dict[int, LaneCounts]:
+    """The first lanes of a class in an office that have ready jobs, in order, from a place on."""
+    rows = tx.rows(
+        "lanes.of_class",
+        office_id=office_id,
+        class_key=class_key,
+        first_rank=place[0],
+        first_position=place[1],
+        lane_id=place[2],
+        limit=limit,
+    )
+    return {row[0]: _counts(*row[1:]) for row in rows}
+
+
+def _counts(ready: int, is_open: int, turn: int, rank: int | None, position: int | None) -> LaneCounts:
+    first = None if rank is None or position is None else (rank, position)
+    return LaneCounts(ready, is_open == 1, turn, first)
 
 
 def running_counts(tx: Tx) -> list[tuple[int, str, int]]:
     """(lane, office, how many jobs run) of every lane."""
     return [(lane_id, office_id, running) for lane_id, office_id, running in tx.rows("pages.lane_offices")]
-
-
-def last_turn(tx: Tx) -> int:
-    row = tx.row("lanes.last_turn")
-    return row[0] if row and row[0] is not None else 0
 
 
 def waiting_offices(tx: Tx) -> list[str]:
@@ -130,18 +169,29 @@ class DispatchHints:
     has_open_lanes: bool
     callers: int
     outages: int
+    # The largest turn of an office.
+    last_turn: int
 
 
 def hints(tx: Tx) -> DispatchHints:
     row = tx.row("lanes.outlook")
     assert row is not None
-    return DispatchHints(row[0], row[1], row[2] is not None, row[3], row[4])
+    return DispatchHints(row[0], row[1], row[2] is not None, row[3], row[4], row[5] or 0)
 
 
-def save(tx: Tx, lane_id: int, counts: LaneCounts, tally: LaneTally | None) -> None:
-    added = _NOTHING if tally is None else tally.values()
+def take_turn(tx: Tx, office_id: str, turn: int) -> None:
+    tx.execute_later("lanes.take_turn", office_id=office_id, turn=turn)
+
+
+def place(tx: Tx, lane_id: int, counts: LaneCounts) -> None:
+    rank, position = counts.first or (None, None)
     tx.execute_later(
-        "lanes.save", lane_id=lane_id, ready=counts.ready, is_open=int(counts.is_open), turn=counts.turn, **added
+        "lanes.place",
+        lane_id=lane_id,
+        is_open=int(counts.is_open),
+        turn=counts.turn,
+        first_rank=rank,
+        first_position=position,
     )
 
 

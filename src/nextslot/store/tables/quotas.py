@@ -22,8 +22,16 @@ def open_chains(tx: Tx, office_id: str) -> int:
     return int(row[0]) if row else 0
 
 
+def classes(tx: Tx, office_id: str) -> int:
+    """Counts the classes of an office's lanes, with those that this transaction has added."""
+    row = tx.row("quotas.classes", office_id=office_id)
+    assert row is not None
+    count: int = row[0]
+    return count
+
+
 def lanes(tx: Tx, office_id: str) -> int:
-    """Counts the lanes of an office, with those that this transaction has added."""
+    """Counts the lanes of an office that had ready jobs before this transaction."""
     row = tx.row("quotas.lanes", office_id=office_id)
     return int(row[0]) if row else 0
 

@@ -1,0 +1,190 @@
+"""Offices with many lanes: the order and the limits are those of few lanes, and so is the cost (issue H2)."""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextslot import Limits, NewJob, Scheduler
+from nextslot.engine.dispatch import limits_and_slots
+from nextslot.store.maintenance import doctor
+from tests.engine.test_cost import in_order, transactions
+from tests.support import counted_scheduler, running_scheduler
+
+
+@pytest.fixture(params=[1, 3, limits_and_slots.LANES_AT_ONCE])
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many lanes are read at once: with few, every search goes on behind the first ones."""
+    monkeypatch.setattr(limits_and_slots, "LANES_AT_ONCE", request.param)
+    monkeypatch.setattr(limits_and_slots, "MOST_IN_MEMORY", 4 * request.param)
+    return int(request.param)
+
+
+def starts_of(scheduler: Scheduler) -> list[str]:
+    """The titles of jobs of the type `note`, in the order of their starts."""
+    started: list[str] = []
+
+    @scheduler.job_type("note")
+    async def note(run: Any) -> None:
+        started.append(run.title)
+        await asyncio.sleep(1)
+
+    return started
+
+
+async def drained(scheduler: Scheduler, office_id: str = "default") -> None:
+    for job in await scheduler.queue(office_id):
+        await scheduler.wait(job.job_id)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_jobs_of_many_lanes_start_in_the_order_of_the_queue(tmp_path: Path, at_once: int, seed: int) -> None:
+    chance = random.Random(seed)
+    async with counted_scheduler(tmp_path) as scheduler:
+        started = starts_of(scheduler)
+        await scheduler.pause()
+        made = await scheduler.submit_many(
+            [
+                NewJob(
+                    job_type="note",
+                    title=str(number),
+                    role=f"r{chance.randrange(25)}",
+                    priority=chance.randrange(3),
+                    resources=chance.choice([None, ["gpu"], ["disk"]]),
+                )
+                for number in range(60)
+            ]
+        )
+        for job in chance.sample(made, 25):
+            other = chance.choice([one for one in made if one is not job])
+            match chance.randrange(4):
+                case 0:
+                    await scheduler.move(job.job_id, to="front")
+                case 1:
+                    await scheduler.move(job.job_id, before=other.job_id)
+                case 2:
+                    await scheduler.change(job.job_id, priority=chance.randrange(5))
+                case _:
+                    await scheduler.cancel(job.job_id)
+        queue = [job.title for job in await scheduler.queue()]
+
+        await scheduler.resume()
+        await drained(scheduler)
+
+        assert started == queue
+
+
+async def test_many_lanes_that_a_limit_holds_back_hold_back_no_later_job(tmp_path: Path, at_once: int) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"gpu": 1})) as scheduler:
+        started = starts_of(scheduler)
+        await scheduler.offices.create("crowded", max_concurrent_jobs=4, role_limits={"full": 1})
+        await scheduler.submit("work", {"seconds": 100}, office_id="crowded", resources=["gpu"], role="full")
+        needs = [None, ["gpu"], ["gpu", "disk"]]
+        await scheduler.submit_many(
+            [
+                NewJob(job_type="note", office_id="crowded", role=role, resources=resources, title="held back")
+                for number in range(30)
+                for role, resources in ([("full", needs[number % 3])], [(f"r{number}", ["gpu"])])[number % 2]
+            ]
+        )
+
+        last = await scheduler.submit("note", office_id="crowded", role="last", title="fits")
+        await scheduler.wait(last.job_id)
+
+        assert started == ["fits"]
+
+
+async def test_a_caller_closes_the_lanes_that_share_its_limit_and_no_others(tmp_path: Path, at_once: int) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"gpu": 1})) as scheduler:
+        started = starts_of(scheduler)
+        await scheduler.offices.create("crowded", max_concurrent_jobs=0, role_limits={})
+
+        @scheduler.job_type("draw", resources={"gpu": 1})
+        async def draw(run: Any) -> None:
+            await asyncio.sleep(5)
+
+        await scheduler.submit("draw", office_id="crowded")
+        caller = asyncio.create_task(scheduler.run_direct("draw", office_id="crowded"))
+        await asyncio.sleep(1)
+        for number in range(12):
+            needs = ["gpu"] if number % 2 else []
+            await scheduler.submit(
+                "note", office_id="crowded", role=f"r{number}", resources=needs, title="gpu" if needs else "free"
+            )
+        await asyncio.sleep(3)
+
+        assert started == ["free"] * 6
+        await caller
+        await drained(scheduler, "crowded")
+        assert started == ["free"] * 6 + ["gpu"] * 6
+
+
+async def test_a_job_of_many_lanes_that_starves_gets_the_units_that_come_free(tmp_path: Path, at_once: int) -> None:
+    limits = Limits(resources={"gpu": 2})
+    async with counted_scheduler(tmp_path, limits=limits, starvation_after_seconds=60) as scheduler:
+        started = starts_of(scheduler)
+        await scheduler.offices.create("crowded", max_concurrent_jobs=0)
+        await scheduler.submit("work", {"seconds": 10}, office_id="crowded", resources={"gpu": 1})
+        await scheduler.submit("note", office_id="crowded", role="wide", resources={"gpu": 2}, title="wide")
+        for number in range(100):
+            await scheduler.submit(
+                "work", {"seconds": 15}, office_id="crowded", role=f"r{number}", resources={"gpu": 1}
+            )
+        await asyncio.sleep(50)
+        assert started == []
+
+        await asyncio.sleep(60)
+
+        assert started == ["wide"]
+
+
+@pytest.mark.parametrize("lanes", [20, 200])
+async def test_a_hand_over_executes_as_many_statements_with_many_lanes_as_with_few(tmp_path: Path, lanes: int) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.submit_many(
+            [NewJob(job_type="work", params={"seconds": 1}, role=f"r{number}") for number in range(lanes)]
+        )
+        await asyncio.sleep(3.5)
+
+        with transactions() as seen:
+            await asyncio.sleep(1)
+
+        (statements,) = in_order(seen)
+        assert len(statements) <= 18, statements
+        assert statements.count("lanes.get") <= 1
+
+
+async def test_an_office_does_not_read_the_lanes_of_another(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.offices.create("crowded", max_concurrent_jobs=1)
+        await scheduler.submit_many(
+            [NewJob(job_type="work", params={"seconds": 1000}, office_id="crowded", role=f"r{n}") for n in range(200)]
+        )
+        await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 1}) for _ in range(10)])
+        await asyncio.sleep(3.5)
+
+        with transactions() as seen:
+            await asyncio.sleep(1)
+
+        (statements,) = in_order(seen)
+        assert len(statements) == 11, statements
+
+
+async def test_one_lane_of_each_class_is_open_for_all(tmp_path: Path, at_once: int) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(running=1)) as scheduler:
+        await scheduler.offices.create("crowded", max_concurrent_jobs=0)
+        await scheduler.submit("work", {"seconds": 100})
+        await scheduler.submit_many(
+            [
+                NewJob(job_type="work", office_id="crowded", role=f"r{n}", resources=[["a"], ["b"]][n % 2])
+                for n in range(40)
+            ]
+        )
+
+        opened = await scheduler._access.read(lambda tx: tx.select("select class_key from lanes where is_open = 1", {}))
+        found = await scheduler._access.read(doctor.examine)
+
+        assert len(opened) == 2 == len(set(opened))
+        assert found == []
