@@ -178,9 +178,8 @@ def test_a_plain_request_has_no_problem() -> None:
 
 TEXT = ["", "x" * 1001, "a\0b", "\ud800", 5, ["list"]]
 WRONG: dict[str, list[Any]] = {
-    **dict.fromkeys(
-        ("role", "task_id", "title", "unique_key", "created_by", "key", "template_id", "schedule_id"), TEXT
-    ),
+    **dict.fromkeys(("role", "task_id", "unique_key", "created_by", "key", "template_id", "schedule_id"), TEXT),
+    "title": ["", "x" * 65_537, "a\0b", "\ud800", 5, ["list"]],
     "office_id": [*TEXT, None],
     "job_type": [*TEXT, None],
     "priority": [1_000_001, -1_000_000, 1.0, "1", True, 10**30],

@@ -110,9 +110,22 @@ async def test_texts_of_another_office_are_no_duplicates(tmp_path: Path) -> None
 
 async def test_without_auto_research_nothing_is_researched(tmp_path: Path) -> None:
     async with old_service(tmp_path, STORY) as (server, model):
-        await server.client.post("/story/generate", json={"topic": TOPIC})
+        told = (await server.client.post("/story/generate", json={"topic": TOPIC})).json()
 
-        assert len(model.calls) == 1
+        assert (len(model.calls), told["metadata"]["research_used"]) == (1, [])
+
+
+async def test_a_caller_who_says_nothing_of_research_gets_a_card_that_is_there_and_one_who_refuses_gets_none(
+    tmp_path: Path,
+) -> None:
+    async with old_service(tmp_path, RESEARCH, STORY, OTHER) as (server, model):
+        card = (await server.client.post("/research/run", json={"topic": TOPIC})).json()
+        bodies: list[dict[str, Any]] = [{"topic": TOPIC}, {"topic": TOPIC, "auto_research": False}]
+        told = [(await server.client.post("/story/generate", json=body)).json() for body in bodies]
+
+        used = [{"card_id": card["card_id"], "title": CARD["title"]}]
+        assert [one["metadata"]["research_used"] for one in told] == [used, []]
+        assert [SUMMARY in prompt for prompt in prompts(model)] == [False, True, False]
 
 
 STYLES = {

@@ -63,7 +63,9 @@ class StoryBody(Asked):
     target_length: Length | None = None
     save_output: bool = Field(True, description="false: no file is kept")
     enable_dedup: bool = Field(False, description="A duplicate of an earlier story is no success")
-    auto_research: bool | None = Field(None, description="Research the topic first, unless there is a card about it")
+    auto_research: bool | None = Field(
+        None, description="true: research the topic first, unless there is a card about it; null: only use such a card"
+    )
     research_model: Model | None = None
     research_card: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     style: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(None, description="A configured style")
@@ -72,9 +74,11 @@ class StoryBody(Asked):
     def params(self) -> dict[str, Any]:
         given = {"topic": self.topic, "model": self.model, "target_length": self.target_length, "tags": self.tags}
         given |= {"research_model": self.research_model, "research_card": self.research_card, "style": self.style}
-        flags = {"enable_dedup": self.enable_dedup, "save_output": self.save_output}
-        if self.auto_research:
-            flags["auto_research"] = True
+        flags = {
+            "enable_dedup": self.enable_dedup,
+            "save_output": self.save_output,
+            "auto_research": self.auto_research,
+        }
         return {name: value for name, value in given.items() if value is not None} | flags
 
 
@@ -249,6 +253,7 @@ def _about(body: StoryBody, ended: Direct, story: dict[str, Any]) -> dict[str, A
         "tags": body.tags or [],
         "words": story["words"],
         "characters": length,
+        "research_used": ended.result.get("research", []),
         "generation": {"target_length": body.target_length, "actual_length": length, "length_delta": delta},
     }
 

@@ -66,9 +66,9 @@ SCHEMA: Mapping[str, Any] = {
             "description": "the id of a research card that the story is told from",
         },
         "auto_research": {
-            "type": "boolean",
+            "type": ["boolean", "null"],
             "default": False,
-            "description": "research the topic first, unless the library has a card about it",
+            "description": "research the topic first, unless there is a card about it; null: only use such a card",
         },
         "research_model": {"type": ["string", "null"], "minLength": 1, "maxLength": 200},
         "save_output": {
@@ -171,7 +171,7 @@ class StoryHandler:
         tags: Iterable[str] = (),
         save_output: bool = True,
         research_card: str | None = None,
-        auto_research: bool = False,
+        auto_research: bool | None = False,
         research_model: str | None = None,
         **style: Any,
     ) -> dict[str, Any]:

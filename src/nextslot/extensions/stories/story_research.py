@@ -52,14 +52,18 @@ class StoryResearch:
         self._by_topic = by_topic
 
     async def sources(
-        self, run: RunContext, topic: str | None, card_id: str | None, is_automatic: bool, model: str | None
+        self, run: RunContext, topic: str | None, card_id: str | None, is_automatic: bool | None, model: str | None
     ) -> list[Source]:
-        """Returns the cards for a story. Asks a model only if `is_automatic` is set and no card is there."""
+        """Returns the cards for a story. Asks a model only if `is_automatic` is true and no card is there; if it is
+        None, a card about the topic is used if there is one."""
         found = [source for one in run.inputs.values() if one and (source := _source(one.result))]
         if card_id is not None:
             found.append(await self._named(run, card_id))
+        if not found and is_automatic is not False and topic:
+            known = _source(await self._by_topic(run.office_id, topic.strip()))
+            found += [known] if known is not None else []
         if not found and is_automatic and topic:
-            found.append(await self._about(run, topic.strip(), model))
+            found.append(await self._new(run, topic.strip(), model))
         for source in found[:MOST_CARDS]:
             run.log.info("the story is told from the research %r (%s)", source.title, source.card_id or "new")
         return found[:MOST_CARDS]
@@ -73,10 +77,7 @@ class StoryResearch:
             run.fail(f"there is no research card {card_id!r}; `nextslot card ls` lists them", "invalid")
         return source
 
-    async def _about(self, run: RunContext, topic: str, model: str | None) -> Source:
-        source = _source(await self._by_topic(run.office_id, topic))
-        if source is not None:
-            return source
+    async def _new(self, run: RunContext, topic: str, model: str | None) -> Source:
         card = await self._researcher.research(run, topic, model)
         return Source(None, card.title, card.summary, card.key_concepts)
 
