@@ -175,7 +175,7 @@ def event_outside_the_transaction() -> list[Patch]:
 def position_collision() -> list[Patch]:
     return [
         patched(
-            QueueManager, "back", lambda self, tx, office, priority: 1 + (jobs.last_position(tx, office, priority) or 0)
+            QueueManager, "back", lambda self, tx, office, priority: 1 + jobs.last_position(tx, office, priority)[0]
         )
     ]
 

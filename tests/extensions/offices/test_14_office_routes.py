@@ -32,6 +32,7 @@ DEFAULTS = {
     "retryBackoff": "exponential",
     "retryBaseDelay": 60_000,
     "retryOn": [],
+    "priorityAging": None,
 }
 HOUR = 3_600_000
 

@@ -1010,6 +1010,7 @@ async def test_the_configuration_has_the_names_units_and_defaults_of_the_office_
             "retryBackoff": "exponential",
             "retryBaseDelay": 60_000,
             "retryOn": [],
+            "priorityAging": None,
         }
 
 
@@ -1033,6 +1034,7 @@ async def test_the_configuration_is_changed_while_running_and_stored(tmp_path: P
             retry_backoff="linear",  # type: ignore[arg-type]
             retry_base_delay=250,
             retry_on=(),
+            priority_aging=None,
         )
 
 
