@@ -35,7 +35,8 @@ def start_next(round_: DispatchRound) -> bool:
         _replace_in_others(round_, office)
         first = first_fitting(round_, office)
     if first is not None:  # None if a policy has changed since the lane was stored as open: the next call goes on.
-        note_passed_over(round_, office, first[1])
+        if round_.others or office.unread or len(office.lanes) > 1:
+            note_passed_over(round_, office, first[1])
         round_.start(*first)
     return True
 

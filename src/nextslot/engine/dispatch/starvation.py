@@ -69,7 +69,7 @@ def note_passed_over(round_: DispatchRound, office: OfficeCounters, started: Fir
     """Stores since when the jobs are passed over that a limit holds back while `started` starts: earlier jobs of the
     same office, and the first jobs of offices whose turn is earlier.
     """
-    held_back = _earlier(round_, office, started) if len(office.lanes) > 1 or office.unread else []
+    held_back = _earlier(round_, office, started)
     held_back += [
         lane
         for turn, lane in round_.others or ()
