@@ -125,7 +125,8 @@ class Link(NamedTuple):
 
 
 _COLUMNS = JOBS.columns.index
-_STATUS_COLUMNS = itemgetter(*map(_COLUMNS, ("stage", "outcome", "decision", "unmet", "is_due", "is_turn")))
+_HELD_BACK = itemgetter(*map(_COLUMNS, ("unmet", "is_turn", "is_due")))
+_DECIDED = itemgetter(*map(_COLUMNS, ("decision", "stage", "outcome")))
 _LINK_COLUMNS = itemgetter(*map(_COLUMNS, Link._fields))
 
 
@@ -429,8 +430,9 @@ def of_rows(rows: Iterable[Row]) -> list[Job]:
 def shown(row: Row) -> dict[str, Any]:
     """The JSON form of a job from its row, without `attempt`; what is stored as JSON stays a text, for `orjson`."""
     found = JOBS.shown(row)
-    stage, outcome, decision, unmet, is_due, is_turn = _STATUS_COLUMNS(row)
-    found["status"] = status_of(stage, outcome, not unmet and bool(is_due) and bool(is_turn))
+    unmet, *is_free = _HELD_BACK(row)
+    decision, stage, outcome = _DECIDED(row)
+    found["status"] = status_of(stage, outcome, not unmet and all(is_free))
     found["permanently_failed"] = decision == Decision.PERMANENT
     return found
 
