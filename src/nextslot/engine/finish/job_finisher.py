@@ -325,8 +325,7 @@ class JobFinisher:
         self, tx: Tx, job: Job, reason: str | None, now: Instant, requested_at: Instant | None = None
     ) -> _Ended:
         jobs.cancel(tx, job.job_id, reason, requested_at, now)
-        if job.is_ready:
-            self._lanes.counters(tx).add_ready(job.lane_id, -1)
+        self._leaves_queue(tx, job)
         self._events.note(tx, "job_cancelled", now, job.office_id, job.job_id, details={"reason": reason})
         self._tell(tx, job, CANCELLED_UNSTARTED, now)
         return _ended(job, ChainEnd.CANCELLED, by_request=requested_at is not None)
@@ -338,11 +337,18 @@ class JobFinisher:
         jobs.start(tx, job.job_id, None, now)
         runs.finish(tx, run_id, job.job_id, Outcome.skipped(reason), now)
         jobs.succeed(tx, job.job_id, RunStatus.SKIPPED, now)
-        if job.is_ready:
-            self._lanes.counters(tx).add_ready(job.lane_id, -1)
+        self._leaves_queue(tx, job)
         self._events.note(tx, "job_skipped", now, job.office_id, job.job_id, run_id, {"reason": reason})
         self._tell(tx, job, run_events(RunStatus.SKIPPED, False, is_last=True), now)
         return _ended(job, ChainEnd.SUCCEEDED)
+
+    def _leaves_queue(self, tx: Tx, job: Job) -> None:
+        """Counts a job that ends without having run. What was kept free for it is free for all offices."""
+        counters = self._lanes.counters(tx)
+        if job.is_ready:
+            counters.add_ready(job.lane_id, -1)
+        if job.passed_over_since is not None:
+            counters.is_freed = True
 
     def _tell(self, tx: Tx, job: Job, events: Sequence[str], now: Instant) -> None:
         self._webhooks.job_ended(tx, job.job_id, job.office_id, job.webhook is not None, events, now)
