@@ -308,11 +308,11 @@ RULES = (
         "tests/engine/test_08_dependencies.py::test_the_success_of_a_retry_counts",
     ),
     Bug(
-        "a chain that is being retried dooms new dependents",
+        "a chain that is retried by hand dooms new dependents",
         "store/statements/dependencies.sql",
         "    and not exists (select 1 from jobs later where later.retry_of = jobs.job_id);",
         "    ;",
-        "tests/engine/test_08_dependencies.py::test_while_a_retry_is_still_to_come_nothing_is_doomed",
+        "tests/engine/test_08_dependencies.py::test_while_a_chain_is_retried_by_hand_nothing_is_doomed",
     ),
     Bug(
         "a stop sends only the first waiting caller away",
