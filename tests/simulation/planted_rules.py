@@ -67,6 +67,7 @@ RULES = (
         "engine/submit/queue_order.py",
         '            if not before.is_ready:\n                self._events.note(tx, "job_ready"',
         '            if False:\n                self._events.note(tx, "job_ready"',
+        "tests/engine/test_02_job_and_run.py::test_a_job_that_is_made_due_by_hand_is_told_of",
     ),
     # A second cancel.
     Bug(
@@ -146,6 +147,7 @@ RULES = (
         "engine/direct/direct_requests.py",
         "for at in (wait, timeout, renewal) if",
         "for at in (timeout, renewal) if",
+        _DIRECT + "a_wait_runs_out_though_another_one_has_run_out_before",
     ),
     Bug(
         "the timer forgets the renewal of reservations",
