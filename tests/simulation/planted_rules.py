@@ -6,7 +6,6 @@ _CLOCK = "tests/engine/test_05_clock_steps.py::test_"
 _DIRECT = "tests/engine/test_11_direct.py::test_"
 _ORDER = "tests/engine/test_03_order.py::test_"
 _OUTAGES = "tests/engine/test_04_outages.py::test_"
-_RETRY = "tests/engine/test_06_retry.py::test_"
 _CANCEL = "tests/engine/test_07_cancel.py::test_"
 _SCHEDULES = "tests/engine/test_10_schedules.py::test_"
 _DELIVERIES = "tests/engine/test_12_deliveries.py::test_"
@@ -120,13 +119,6 @@ RULES = (
         _CANCEL + "a_large_group_is_cancelled_as_a_whole_too",
     ),
     # What a retry is.
-    Bug(
-        "a retry inherits how long its job was passed over",
-        "engine/finish/retries.py",
-        "            passed_over_since=None,\n",
-        "",
-        _RETRY + "a_retry_has_not_been_passed_over_yet",
-    ),
     Bug(
         "a retry inherits the webhook status of its job",
         "engine/finish/retries.py",
