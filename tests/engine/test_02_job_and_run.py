@@ -356,6 +356,17 @@ async def test_a_job_whose_time_is_changed_starts_then(tmp_path: Path) -> None:
         assert started == [testing.BEGINNING.after(100), testing.BEGINNING.after(200)]
 
 
+async def test_a_job_that_is_made_due_by_hand_is_told_of(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+        await scheduler.pause()
+        job = await scheduler.submit("work", scheduled_for=testing.BEGINNING.after(5000))
+
+        await scheduler.change(job.job_id, scheduled_for=testing.BEGINNING)
+
+        told = [event.type for event in await history(scheduler) if event.job_id == job.job_id]
+        assert told == ["job_queued", "job_ready"]
+
+
 async def test_a_job_that_could_start_and_is_put_off_starts_at_its_new_time_though_nothing_else_is_due(
     tmp_path: Path,
 ) -> None:

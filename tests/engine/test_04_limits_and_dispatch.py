@@ -460,6 +460,35 @@ async def test_one_starving_job_per_office_keeps_units_back_and_only_those_it_ne
         assert (await states(scheduler, *small["disk"])).count("COMPLETED") > 25
 
 
+@pytest.mark.parametrize("how", ["cancelled", "put off", "paused", "needs less"])
+async def test_what_was_kept_for_a_starving_job_goes_to_other_offices_once_it_is(tmp_path: Path, how: str) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"disk": 2})) as scheduler:
+        for name in ("o", "q"):
+            await scheduler.offices.create(name, max_concurrent_jobs=0, timeout_seconds=10**7)
+        needs = {"seconds": 1, "units": 2}
+        scheduler.job_type("large", infer_resources=lambda params: {"disk": params["units"]})(_idle)
+        await scheduler.submit("work", {"seconds": 5000}, office_id="o", resources=["disk"])
+        large = await scheduler.submit("large", needs, office_id="o", priority=9)
+        await scheduler.submit("work", {"seconds": 650}, office_id="o", resources=["disk"])
+        await asyncio.sleep(601)
+        waiting = await scheduler.submit("work", {"seconds": 1000}, office_id="q", resources=["disk"])
+        await asyncio.sleep(100)
+        before = (await scheduler.job(waiting.job_id)).status
+
+        if how == "cancelled":
+            await scheduler.cancel(large.job_id)
+        elif how == "put off":
+            await scheduler.change(large.job_id, scheduled_for=large.created_at.after(9000))
+        elif how == "paused":
+            await scheduler.pause(office_id="o")
+        else:
+            await scheduler.change(large.job_id, params={**needs, "units": 1})
+            await asyncio.sleep(2)
+
+        assert (before, (await scheduler.job(waiting.job_id)).status) == ("QUEUED", "RUNNING")
+        await scheduler.cancel(large.job_id) if how in ("put off", "paused") else None
+
+
 @pytest.mark.parametrize("office_id", ["default", "b"])
 @pytest.mark.parametrize("why", ["pause of its type", "pause of its resource", "no handler"])
 async def test_a_job_that_no_limit_holds_back_is_not_passed_over(tmp_path: Path, why: str, office_id: str) -> None:
@@ -875,3 +904,7 @@ def steps_of_a_hand_over(directory: Path, blocked: int, offices: int = 1) -> flo
 
     testing.run(main())
     return steps / 20
+
+
+async def _idle(run: object, seconds: float, units: int) -> None:
+    await asyncio.sleep(seconds)

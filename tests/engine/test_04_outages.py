@@ -57,6 +57,20 @@ async def test_without_a_probe_one_job_is_let_through_after_each_growing_pause(t
         assert asked == [6, 7, 8, 9]
 
 
+async def test_a_held_resource_is_tried_though_nothing_else_is_due(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        server = Server(scheduler)
+        once = {"max_attempts": 0}
+        for _ in range(6):
+            await scheduler.submit("ask", retry_policy=once)
+        await asyncio.sleep(14.5)
+        before = server.asked
+
+        await asyncio.sleep(1)
+
+        assert (before, server.asked) == (5, 6), "the fifth failed after 5 seconds, and the pause is 10"
+
+
 async def test_of_several_that_could_run_at_once_one_tries(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path, limits=Limits(resources={"server": 5})) as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=0)
@@ -135,6 +149,19 @@ async def test_another_failure_or_a_success_in_between_starts_the_count_again(tm
         await asyncio.sleep(3.9)
 
         assert "resource_held" not in [event.type for event in await history(scheduler)]
+
+
+async def test_a_cancelled_run_says_nothing_about_its_resource(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        Server(scheduler)
+        await submit(scheduler, 4)
+        await asyncio.sleep(4.5)
+        (running,) = await scheduler.running()
+        await scheduler.cancel(running.job_id, interrupt=True)
+        await submit(scheduler, 1)
+        await asyncio.sleep(1.5)
+
+        assert "resource_held" in [event.type for event in await history(scheduler)], "it was the fifth in a row"
 
 
 async def test_jobs_that_do_not_need_the_resource_go_on(tmp_path: Path) -> None:

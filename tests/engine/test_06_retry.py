@@ -11,6 +11,7 @@ import pytest
 
 from nextslot import (
     Job,
+    Limits,
     NewJob,
     Scheduler,
     testing,
@@ -88,6 +89,19 @@ async def test_a_retry_goes_to_the_back_of_its_priority(tmp_path: Path) -> None:
 
         assert [job.retry_of is not None for job in queue] == [False, True, False]
         assert [queue[0].job_id, queue[2].job_id] == [others[1].job_id, others[2].job_id]
+
+
+async def test_a_retry_has_not_been_passed_over_yet(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path, limits=Limits(resources={"gpu": 2})) as scheduler:
+        await scheduler.offices.change("default", max_concurrent_jobs=0)
+        await scheduler.submit("work", {"seconds": 10}, resources=["gpu"])
+        large = await scheduler.submit("fail", resources={"gpu": 2})
+        await scheduler.submit("work", {"seconds": 5}, resources=["gpu"], priority=-1)
+        await asyncio.sleep(12)
+
+        failed, retry = await scheduler.chain(large.job_id)
+
+        assert (failed.passed_over_since, retry.passed_over_since) == (large.created_at, None)
 
 
 async def test_a_chain_is_a_line_of_at_most_four_jobs(tmp_path: Path) -> None:

@@ -177,6 +177,7 @@ async def test_a_second_request_may_turn_finish_into_interrupt(tmp_path: Path) -
 
         assert (again.cancellation, again.job.cancel_mode) == ("stopping", "interrupt")
         assert (ended.status, ended.job.cancel_requested_at) == ("CANCELLED", job.created_at)
+        assert ended.job.cancel_reason == "first", "the first request is the reason"
         assert await cancel_requests(scheduler) == ["finish", "interrupt"]
 
 

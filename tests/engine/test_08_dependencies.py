@@ -298,6 +298,21 @@ async def test_while_a_retry_is_still_to_come_nothing_is_doomed(tmp_path: Path) 
         assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
 
 
+async def test_while_a_chain_is_retried_by_hand_nothing_is_doomed(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+        first = await scheduler.submit("fail", {"times": 1}, retry_policy={"max_attempts": 0})
+        ended = await scheduler.wait(first.job_id)
+        await scheduler.pause()
+        assert ended.run is not None
+        await scheduler.retry(ended.run.run_id)
+
+        job = await scheduler.submit("work", depends_on=[first.job_id], on_dependency_failure="cancel")
+        await scheduler.resume()
+
+        assert job.status == "WAITING"
+        assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
+
+
 # Cost.
 
 

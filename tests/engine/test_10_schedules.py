@@ -831,6 +831,17 @@ async def test_a_disabled_schedule_can_be_triggered_by_hand(tmp_path: Path) -> N
         assert [problem.field for problem in refused.value.problems] == ["params.seconds"]
 
 
+async def test_a_trigger_by_hand_while_disabled_leaves_no_gap_in_the_ledger(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        schedule = await new_schedule(scheduler, "*/10 * * * *", enabled=False)
+        await passes(25 * MINUTE)
+
+        await scheduler.schedules.trigger(schedule.schedule_id)
+
+        await scheduler.schedules.change(schedule.schedule_id, enabled=True)
+        assert await told(scheduler, schedule) == ["07:10-07:20 2x disabled"]
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 async def test_upcoming_shows_what_is_to_come_and_fires_nothing(tmp_path: Path, enabled: bool) -> None:
     async with running_scheduler(tmp_path) as scheduler:

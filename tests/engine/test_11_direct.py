@@ -224,6 +224,16 @@ async def test_a_wait_that_runs_out_is_slot_busy_and_says_how_many_were_ahead(tm
         assert count(tmp_path, "direct_executions", "status = 'CANCELLED' and reason = 'the wait ran out'") == 1
 
 
+async def test_a_wait_runs_out_though_another_one_has_run_out_before(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.submit("work", {"seconds": 1000})
+        waits = [asyncio.ensure_future(scheduler.run_direct("work", wait_timeout_seconds=wait)) for wait in (5, 10)]
+
+        await asyncio.sleep(10.5)
+
+        assert [isinstance(wait.done() and wait.exception(), SlotBusy) for wait in waits] == [True, True]
+
+
 async def test_who_does_not_want_to_wait_at_all_gets_a_free_slot_or_a_refusal_at_once(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         served = await scheduler.run_direct("work", {"seconds": 1}, wait_timeout_seconds=0)

@@ -197,6 +197,17 @@ async def test_webhook_status_follows_the_job_s_own_deliveries_only(tmp_path: Pa
         assert (await scheduler.job(without.job_id)).webhook_status == "none"
 
 
+async def test_webhook_status_of_a_retry_is_its_own(tmp_path: Path, box: Timed) -> None:
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
+        box.answers[HOOK] = EndpointResponse(500)
+        job = await scheduler.submit("fail", webhook={"url": HOOK})
+        await asyncio.sleep(5)
+
+        failed, retry = await scheduler.chain(job.job_id)
+
+        assert (failed.webhook_status, retry.webhook_status) == ("pending", "none")
+
+
 async def test_webhook_status_is_failed_if_one_of_several_has_failed(tmp_path: Path, box: Timed) -> None:
     async with running_scheduler(tmp_path, sender=box) as scheduler:
         webhook = {"url": HOOK, "events": ["job.run.failed", "job.failed_permanently"]}

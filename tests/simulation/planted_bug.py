@@ -1,9 +1,10 @@
-"""A bug to be planted into the text of the package: `planted_source` and `planted_parts` list them."""
+"""A bug to be planted into the text of the package: `planted_source`, `planted_parts` and `planted_rules` list them."""
 
 from typing import NamedTuple
 
 SIMULATION = "simulation"
 NODES = "nodes"
+HTTP = "http"
 
 
 class Bug(NamedTuple):

@@ -15,19 +15,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.simulation.planted_bug import NODES, SIMULATION, Bug
+from tests.simulation.planted_bug import HTTP, NODES, SIMULATION, Bug
 from tests.simulation.planted_parts import PARTS
+from tests.simulation.planted_rules import RULES
 from tests.support import environment_of_copy
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "nextslot"
 # Histories of this length, and how many of them, a planted bug may take.
 LENGTH, SEEDS = 24, 200
-NODE_SEEDS = 40
+NODE_SEEDS = HTTP_SEEDS = 40
+SIMULATED = {SIMULATION: SEEDS, NODES: NODE_SEEDS, HTTP: HTTP_SEEDS}
+# Each plugin that is loaded by itself costs a second of every process; the tests need these.
+PLUGINS = ("pytest_cov.plugin", "pytest_timeout")
 
 
 BUGS = (
     *PARTS,
+    *RULES,
     # A batch that handles only its first rows.
     Bug(
         "recovery ends only its first batch",
@@ -350,7 +355,8 @@ def planted(bug: Bug) -> Iterator[Path]:
     """Makes a directory with a copy of the package that has the bug."""
     with tempfile.TemporaryDirectory(prefix="nextslot-planted-") as place:
         copy = Path(place) / "nextslot"
-        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        # With the compiled modules: all but the changed one are still right.
+        shutil.copytree(PACKAGE, copy)
         file = copy / bug.file
         text = file.read_text(encoding="utf-8")
         if text.count(bug.old) != 1:
@@ -364,8 +370,8 @@ def finds(bug: Bug, found_by: str | None = None) -> str | None:
     finder = found_by or bug.found_by
     with planted(bug) as place:
         done = subprocess.run(
-            _simulate(finder) if finder in (SIMULATION, NODES) else _test(finder.split()),
-            env=environment_of_copy(place),
+            _simulate(finder) if finder in SIMULATED else _test(finder.split()),
+            env=environment_of_copy(place, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"),
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -384,7 +390,7 @@ def _simulate(finder: str) -> list[str]:
 
 def _test(paths: Sequence[str]) -> list[str]:
     plain = ["-q", "-x", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-k", "not postgres"]
-    return [sys.executable, "-m", "pytest", *plain, *paths]
+    return [sys.executable, "-m", "pytest", *plain, *(part for name in PLUGINS for part in ("-p", name)), *paths]
 
 
 def simulate(finder: str) -> int:
@@ -392,9 +398,10 @@ def simulate(finder: str) -> int:
     import logging
 
     logging.disable(logging.CRITICAL)
-    seeds = int(os.environ.get("NEXTSLOT_PLANTED_SEEDS", SEEDS if finder == SIMULATION else NODE_SEEDS))
+    seeds = int(os.environ.get("NEXTSLOT_PLANTED_SEEDS", SIMULATED[finder]))
+    broken = {SIMULATION: _broken, NODES: _broken_nodes, HTTP: _broken_http}[finder]
     for seed in range(1, seeds + 1):
-        found = _broken(seed) if finder == SIMULATION else _broken_nodes(seed)
+        found = broken(seed)
         if found is not None:
             sys.stdout.write(f"seed {seed}: {found}\n")
             return 1
@@ -405,6 +412,14 @@ def _broken(seed: int) -> str | None:
     from nextslot.testing.simulation import plan, world
 
     history = world.simulate(seed, plan.make(seed, LENGTH if seed % 8 else plan.LENGTH))
+    return str(history.broken[0]) if history.broken else None
+
+
+def _broken_http(seed: int) -> str | None:
+    from nextslot.testing.simulation import world
+    from tests.simulation.http_clients import HttpClients, made
+
+    history = world.simulate(seed, made(seed), clients=HttpClients)
     return str(history.broken[0]) if history.broken else None
 
 
@@ -420,7 +435,7 @@ def _broken_nodes(seed: int) -> str | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--simulate", choices=(SIMULATION, NODES), help="simulate in this process")
+    parser.add_argument("--simulate", choices=tuple(SIMULATED), help="simulate in this process")
     parser.add_argument("--by", help="simulation, or tests, instead of what is named for each bug")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()

@@ -53,6 +53,9 @@ class Dispatcher:
             tx.announce("work")
         elif counters.is_touched:
             round_ = DispatchRound(self._engine, self._outages, tx)
+            if round_.hints.passed_over_since is not None and starving(round_, self.starvation_after_seconds):
+                # What is kept for it may be less than before this transaction, and then others may start.
+                counters.is_freed = True
             while round_.hints.callers and self._start_caller(round_):
                 pass
             if not round_.is_scheduler_paused:

@@ -333,8 +333,7 @@ class JobFinisher:
         self, tx: Tx, job: Job, reason: str | None, now: Instant, requested_at: Instant | None = None
     ) -> _Ended:
         jobs.cancel(tx, job.job_id, reason, requested_at, now)
-        if job.is_ready:
-            self._lanes.counters(tx).remove_ready(job.lane_id)
+        self._leaves_queue(tx, job)
         self._note_end(tx, job, JobStatus.CANCELLED, None, now)
         self._events.note(tx, "job_cancelled", now, job.office_id, job.job_id, details={"reason": reason})
         self._tell(tx, job, CANCELLED_UNSTARTED, now)
@@ -347,8 +346,7 @@ class JobFinisher:
         jobs.start(tx, job.job_id, None, now)
         runs.finish(tx, run_id, job.job_id, Outcome.skipped(reason), now)
         jobs.succeed(tx, job.job_id, RunStatus.SKIPPED, now)
-        if job.is_ready:
-            self._lanes.counters(tx).remove_ready(job.lane_id)
+        self._leaves_queue(tx, job)
         self._note_end(tx, job, RunStatus.SKIPPED, None, now)
         self._events.note(tx, "job_skipped", now, job.office_id, job.job_id, run_id, {"reason": reason})
         self._tell(tx, job, run_events(RunStatus.SKIPPED, False, is_last=True), now)
@@ -361,6 +359,14 @@ class JobFinisher:
         free_at = max(job.queued_at, job.scheduled_for or job.queued_at)
         key = RollupKey(job.office_id, job.job_type, JOB, status.value)
         self._rollups.note(tx, key, free_at, started_at, now)
+
+    def _leaves_queue(self, tx: Tx, job: Job) -> None:
+        """Counts a job that ends without having run. What was kept free for it is free for all offices."""
+        counters = self._lanes.counters(tx)
+        if job.is_ready:
+            counters.remove_ready(job.lane_id)
+        if job.passed_over_since is not None:
+            counters.is_freed = True
 
     def _tell(self, tx: Tx, job: Job, events: Sequence[str], now: Instant) -> None:
         self._webhooks.job_changed(tx, job.job_id, job.office_id, job.webhook is not None, events, now)

@@ -183,6 +183,8 @@ class QueueManager:
     def _count_change(self, tx: Tx, before: Job, after: Job, now: Instant) -> None:
         """Counts a queued job that is ready now, is no longer ready, or is ready in another lane."""
         counters = self._lanes.counters(tx)
+        if before.passed_over_since is not None:
+            counters.is_freed = True  # What was kept free for it may be more than it needs now.
         if before.is_ready:
             counters.remove_ready(before.lane_id)
         if after.is_ready:
@@ -210,6 +212,8 @@ class QueueManager:
         else:
             changed = lanes.pause(tx, scope, name, now)
         if changed:
+            # Nothing is kept free for a job that is paused.
+            self._lanes.counters(tx).is_freed = True
             self._events.note(tx, "queue_paused", now, name if scope == "office" else None, details={scope: name})
 
     def resume(self, tx: Tx, scope: str, name: str, now: Instant) -> None:

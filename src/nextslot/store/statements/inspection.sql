@@ -113,3 +113,9 @@ where finished_at is null;
 
 -- pending: messages that are to be sent, and when
 select delivery_id, origin, next_attempt_at from deliveries where status = 'PENDING';
+
+-- time_limits: what runs now and may run only for so many seconds
+select runs.run_id, jobs.timeout_seconds from runs join jobs on jobs.job_id = runs.job_id
+where runs.status is null and jobs.stage = 'RUNNING' and jobs.finished_at is null and jobs.timeout_seconds is not null
+union all
+select run_id, timeout_seconds from direct_executions where status = 'RUNNING';

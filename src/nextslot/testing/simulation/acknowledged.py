@@ -46,6 +46,10 @@ class Acknowledged:
             for fact in facts:
                 self._asking[fact] -= 1
 
+    def known(self, fact: Fact) -> object:
+        """Returns the value that was acknowledged last; None if it is unknown."""
+        return self._known.get(fact)
+
     def is_so(self, fact: Fact, value: object) -> None:
         """Notes what holds for ever: nothing can change it any more."""
         self._known[fact] = value
@@ -79,6 +83,7 @@ def _stored(tx: Tx) -> dict[Fact, object]:
     for job in check_reads.jobs(tx).values():
         found["job", job.job_id, "is_cancelled"] = job.stage == "CANCELLED"
         found["job", job.job_id, "is_retried"] = job.decision == "retry"
+        found["job", job.job_id, "cancel_mode"] = job.cancel_mode
     return found
 
 
@@ -91,12 +96,26 @@ class Orders:
     def __init__(self) -> None:
         # By job: the number of the event, the order afterwards, and whether nothing else changed the queue with it.
         self._moves: dict[str, list[tuple[int, list[str], bool]]] = {}
+        # The last order of each queue that was read.
+        self._before: dict[str, list[str]] = {}
 
-    def committed(self, tx: Tx, new: Sequence[check_reads.Told]) -> None:
+    def committed(self, tx: Tx, new: Sequence[check_reads.Told]) -> Iterator[Broken]:
+        """Notes the new orders. A move must not change the order of the others (spec 3)."""
         moved = [event for event in new if event.type == "job_moved"]
         if not moved:
             return
         queues, offices = check_reads.queues(tx), check_reads.offices(tx)
+        others_moved = {event.job_id for event in moved}
+        for office_id in {event.office_id or "" for event in moved}:
+            if offices[office_id].priority_aging_seconds is not None:
+                continue
+            now = [job_id for job_id in queues.get(office_id, ()) if job_id not in others_moved]
+            before = [job_id for job_id in self._before.get(office_id, ()) if job_id in now]
+            if before != [job_id for job_id in now if job_id in before]:
+                yield Broken(
+                    "a move leaves the order of the others", f"{sorted(map(str, others_moved))} in {office_id}"
+                )
+        self._before.update(queues)
         for event in moved:
             if offices[event.office_id or ""].priority_aging_seconds is not None:
                 continue

@@ -310,6 +310,11 @@ def caller_times(tx: Tx) -> list[CallerTimes]:
     return [CallerTimes(*row) for row in tx.rows("inspection.waiting_callers")]
 
 
+def time_limits(tx: Tx) -> list[tuple[str, float]]:
+    """(run_id, seconds) of the jobs and callers that run with a limit of time."""
+    return [(run_id, seconds) for run_id, seconds in tx.rows("inspection.time_limits")]
+
+
 def pending(tx: Tx) -> list[Row]:
     """(delivery_id, origin, next_attempt_at)"""
     return tx.rows("inspection.pending")

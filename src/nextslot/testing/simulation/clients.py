@@ -12,10 +12,12 @@ from typing import Any
 
 from nextslot.domain import Group, Job, NewJob, OnDependencyFailure
 from nextslot.domain.filters import JobFilter, RunFilter
+from nextslot.domain.limits import Limits
 from nextslot.engine.retention import Keep
 from nextslot.errors import NextslotError, NotFound, Refused, Unavailable
 from nextslot.scheduler import Scheduler
 from nextslot.services.lists import _status as lists_status
+from nextslot.services.settings import ReloadableSettings
 from nextslot.store.contract import Tx
 from nextslot.system.instant import Instant
 
@@ -59,6 +61,27 @@ ASKED = (
     "on_dependency_failure",
 )
 KEY_LIFETIME = 20 * 3600 * 1_000_000
+# Refusals that a right request can get at any time: the store or the scheduler does not work now.
+ANY_TIME = frozenset({"unavailable", "draining", "commit_unknown", "disk_low", "store"})
+# Refusals that a right request can get, because somebody else was faster.
+OVERTAKEN = {
+    "cancel": {"already_finished"},
+    "cancel_direct": {"conflict", "not_found"},
+    "change": {"already_dispatched", "already_finished"},
+    "change_schedule": {"not_found"},
+    "delete_schedule": {"not_found"},
+    "direct": {"slot_busy"},
+    "hang_up": {"slot_busy"},
+    "move": {"already_dispatched", "already_finished"},
+    "redeliver": {"conflict"},
+    "reorder": {"already_dispatched"},
+    "rerun": {"illegal_transition"},
+    "retry": {"conflict"},
+    "rotate": {"not_found"},
+    "subscribe": {"not_found"},
+    "trigger": {"not_found"},
+    "unsubscribe": {"not_found"},
+}
 CRONS = ("*/5 * * * *", "*/15 * * * *", "*/20 * * * *", "*/30 * * * *")
 ZONES = ("UTC", "UTC", "Asia/Kathmandu")
 
@@ -73,7 +96,8 @@ class Clients:
         self.jobs: list[str] = []
         self.groups: list[str] = []
         self.schedules: list[str] = []
-        self.templates: list[str] = []
+        # The templates of each office.
+        self.templates: dict[str, list[str]] = {}
         self.deliveries: set[str] = set()
         # The office of each job, by its id; the URL of each subscription, and how often its secret was asked for.
         self.offices: dict[str, str] = {}
@@ -91,6 +115,10 @@ class Clients:
         self.orders = Orders()
         # The number of the newest event that was checked.
         self.last_event: Callable[[], int] = lambda: 0
+        # Called before the limits are changed, and after that was acknowledged.
+        self.configured: Callable[[Limits, bool], None] = lambda limits, is_acknowledged: None
+        # Called before a request that may change the time of a retry.
+        self.forget_retries: Callable[[], None] = lambda: None
         # Whether retention has run, so that old rows may be gone.
         self.has_purged = False
 
@@ -103,7 +131,16 @@ class Clients:
             self.broken.append(f"a rule of the database refused {kind}: {error}")
             raise
         except NextslotError as error:
+            self._check_refusal(kind, error)
             return f"{error.code}"
+
+    def _check_refusal(self, kind: str, error: NextslotError) -> None:
+        """Notes a right request that was refused although nothing stood against it."""
+        allowed = ANY_TIME | OVERTAKEN.get(kind, set())
+        if kind in ("invalid", "crowd") or error.code in allowed or (self.has_purged and error.code == "not_found"):
+            return
+        if not (self.archived and "is archived" in str(error)):
+            self.broken.append(f"the right request {kind} was refused: {error.code}: {error}")
 
     # Submitting jobs.
 
@@ -249,6 +286,66 @@ class Clients:
         self.broken.append(f"{kind} was not refused")
         return kind
 
+    async def _wrong(self, chance: Random) -> str:
+        """Makes wrong requests of the other verbs. Each must be refused with the code that fits, whatever goes on."""
+        queue = await self._queue(chance)
+        if not queue:
+            return "nothing"
+        scheduler, job_id, office_id = self.scheduler, queue[0].job_id, queue[0].office_id
+        elsewhere = next(iter(await scheduler.queue(chance.choice([one for one in OFFICES if one != office_id]))), None)
+        ended = (await scheduler.lists.runs(RunFilter(status=("COMPLETED",)), limit=1)).items
+        key = f"wrong-{chance.getrandbits(40)}"
+        await scheduler.submit_many([NewJob(job_type="work", params={"do": "ok"}, office_id=office_id)], key)
+        other = NewJob(job_type="work", params={"do": "skip"}, office_id=office_id)
+        wrong: dict[str, tuple[str, Callable[[], Awaitable[Any]]]] = {
+            "two places": ("invalid", lambda: scheduler.move(job_id, to="front", place=1)),
+            "no place": ("invalid", lambda: scheduler.move(job_id)),
+            "a side": ("invalid", lambda: scheduler.move(job_id, to="left")),
+            "place 0": ("invalid", lambda: scheduler.move(job_id, place=0)),
+            "itself": ("invalid", lambda: scheduler.move(job_id, before=job_id)),
+            "beside nobody": ("not_found", lambda: scheduler.move(job_id, after="nobody")),
+            "nobody": ("not_found", lambda: scheduler.move("nobody", place=1)),
+            "nothing": ("invalid", lambda: scheduler.reorder([])),
+            "twice": ("invalid", lambda: scheduler.reorder([job_id, job_id])),
+            "a stranger": ("not_found", lambda: scheduler.reorder([job_id, "nobody"])),
+            "a priority": ("invalid", lambda: scheduler.change(job_id, priority=10**9)),
+            "a title": ("invalid", lambda: scheduler.change(job_id, title="")),
+            "a cancel": ("not_found", lambda: scheduler.cancel("nobody")),
+            "a group": ("not_found", lambda: scheduler.cancel_group("nobody")),
+            "a run": ("not_found", lambda: scheduler.retry("nobody")),
+            "a run's priority": ("invalid", lambda: scheduler.retry("nobody", priority=10**9)),
+            "an office": ("not_found", lambda: scheduler.pause(office_id="nowhere")),
+            "a schedule": ("not_found", lambda: scheduler.schedules.trigger("nobody")),
+            "a caller": ("not_found", lambda: scheduler.cancel_direct("nobody")),
+            "a caller's id": ("invalid", lambda: scheduler.run_direct("work", direct_id="a b")),
+            "our id": ("invalid", lambda: scheduler.run_direct("work", direct_id=job_id)),
+            "a wait": ("invalid", lambda: scheduler.run_direct("work", wait_timeout_seconds=-1.0)),
+            "detach": ("invalid", lambda: scheduler.run_direct("work", detach="yes")),
+            "a used key": ("idempotency_mismatch", lambda: scheduler.submit_many([other], key)),
+            "an empty key": ("invalid", lambda: scheduler.submit_many([other], "")),
+        }
+        if elsewhere is not None:
+            wrong["another queue"] = ("not_found", lambda: scheduler.move(job_id, before=elsewhere.job_id))
+            wrong["two queues"] = ("invalid", lambda: scheduler.reorder([job_id, elsewhere.job_id]))
+        if ended:
+            wrong["no failure"] = ("conflict", lambda: scheduler.retry(ended[0].run_id))
+            wrong["an ended job"] = ("already_finished", lambda: scheduler.move(ended[0].job_id, place=1))
+        for name, (code, ask) in sorted(wrong.items()):
+            await self._expect(name, code, ask)
+        return str(len(wrong))
+
+    async def _expect(self, name: str, code: str, ask: Callable[[], Awaitable[Any]]) -> None:
+        """Checks a refusal. The job that a wrong request names may have started, ended or be gone meanwhile."""
+        try:
+            await ask()
+        except Unavailable:
+            raise
+        except NextslotError as error:
+            if error.code not in (code, "already_dispatched", "already_finished", "draining", "not_found"):
+                self.broken.append(f"{name} was refused as {error.code}, and should be as {code}: {error}")
+        else:
+            self.broken.append(f"{name} was not refused")
+
     async def _defect(self) -> str:
         """Runs a work that the database refuses only at the commit, when the culprit is no longer known."""
         with contextlib.suppress(Refused):
@@ -270,7 +367,8 @@ class Clients:
         office = chance.choice(OFFICES)
         queue = await self.scheduler.queue(office)
         if len(queue) < 3:
-            new = NewJob(job_type="work", params={"do": "ok", "seconds": 90.0}, office_id=office)
+            job_type = chance.choice(("work", "work", "heavy"))
+            new = NewJob(job_type=job_type, params={"do": "ok", "seconds": 90.0}, office_id=office)
             self._got(await self.scheduler.submit_many([new] * chance.randint(4, 7)))
             queue = await self.scheduler.queue(office)
         return queue
@@ -287,9 +385,13 @@ class Clients:
                 {"before": other.job_id},
                 {"after": other.job_id},
                 {"place": 1},
+                {"place": 2},
                 {"place": 3},
+                {"place": 5},
             )
         )
+        if job.job_id in how.values():
+            return "nothing"
         since = self.last_event()
         await self.scheduler.move(job.job_id, **how)
         order = self.orders.after(job.job_id, since)
@@ -318,11 +420,14 @@ class Clients:
                 {"priority": chance.choice((0, 5, -1))},
                 {"urgent": True},
                 {"params": {"do": "ok", "seconds": 0.5}},
+                {"params": {"do": "ok", "seconds": chance.choice((0.5, 30.0))}},
                 {"scheduled_for": self._now().after(chance.uniform(-60, 600))},
                 {"title": "another"},
             )
         )
         before, since = chance.choice(queue), self.last_event()
+        if "scheduled_for" in changes:
+            self.forget_retries()
         job = await self.scheduler.change(before.job_id, **changes)
         if any(getattr(job, name) != value for name, value in changes.items() if name != "urgent"):
             self.broken.append(f"{job.job_id} was changed to {changes}, and is {job}")
@@ -337,14 +442,30 @@ class Clients:
         return f"{job.job_id[-12:]} {next(iter(changes))}"
 
     async def _cancel(self, chance: Random) -> str:
-        if not self.jobs:
+        """Cancels a job, often one that runs, and then often once more in another way."""
+        running = await self.scheduler.running(chance.choice(OFFICES)) if chance.random() < 0.5 else []
+        known = [job.job_id for job in running] or self.jobs[-20:]
+        if not known:
             return "nothing"
-        job_id = chance.choice(self.jobs[-20:])
-        done = await self.scheduler.cancel(job_id, interrupt=chance.choice((None, True, False)))
+        job_id = chance.choice(known)
+        interrupts = chance.choice(((None,), (True,), (False,), (False, True), (True, False), (False, None)))
+        said = [await self._cancel_once(job_id, interrupt) for interrupt in interrupts]
+        return f"{job_id[-12:]} {' '.join(said)}"
+
+    async def _cancel_once(self, job_id: str, interrupt: bool | None) -> str:
+        """Cancels a job. A second cancel may turn a finish into an interrupt, never back (spec 7.3)."""
+        fact = ("job", job_id, "cancel_mode")
+        was_interrupted = self.acknowledged.known(fact) == "interrupt"
+        with self.acknowledged.asking(fact) as acknowledge:
+            done = await self.scheduler.cancel(job_id, interrupt=interrupt)
+            if done.cancellation != "cancelled":
+                acknowledge("interrupt" if done.cancellation == "stopping" else "finish")
+        if done.cancellation == "finishing" and (interrupt or was_interrupted):
+            self.broken.append(f"{job_id} was to be interrupted, and may finish")
         if done.cancellation == "cancelled":
             self.acknowledged.is_so(("job", job_id, "is_cancelled"), True)
         self.acknowledged.is_so(("job", job_id, "is_retried"), False)
-        return f"{job_id[-12:]} {done.cancellation}"
+        return str(done.cancellation)
 
     async def _cancel_group(self, chance: Random) -> str:
         if not self.groups:
@@ -366,7 +487,10 @@ class Clients:
         failed = (await self.scheduler.lists.runs(RunFilter(status=("FAILED",)), limit=20)).items
         if not failed:
             return "nothing"
-        return (await self.scheduler.retry(chance.choice(failed).run_id)).job.job_id[-12:]
+        self.forget_retries()
+        job = (await self.scheduler.retry(chance.choice(failed).run_id)).job
+        self.forget_retries()
+        return job.job_id[-12:]
 
     async def _retry_many(self, chance: Random) -> str:
         return str((await self.scheduler.bulk.retry(JobFilter(office_id=(chance.choice(OFFICES),)))).retried.count)
@@ -423,6 +547,26 @@ class Clients:
         if getattr(changed, name) != value:
             self.broken.append(f"{office_id} was changed to {changes}, and is {changed}")
         return f"{office_id} {changes}"
+
+    async def _reload(self, chance: Random) -> str:
+        """Changes the limits of the configuration while the scheduler runs."""
+        new = Limits(
+            running=chance.choice((2, 5, 8)),
+            job_types=chance.choice(({}, {"work": 3}, {"work": 1, "heavy": 2})),
+            resources={"gpu": chance.choice((1, 2)), "disk": chance.choice((2, 3))},
+        )
+        self.configured(new, False)
+        starvation = self.scheduler._runtime.dispatcher.starvation_after_seconds
+        waiting = self.scheduler._runtime.direct.most_waiting
+        settings = ReloadableSettings(
+            limits=new,
+            starvation_after_seconds=starvation,
+            direct_waiting=waiting,
+            webhooks=self.scheduler._runtime.webhooks.settings,
+        )
+        await self.scheduler.settings.apply(settings, {}, {})
+        self.configured(new, True)
+        return str(new)
 
     async def _archive(self, chance: Random) -> str:
         """Archives an office for a while."""
@@ -485,34 +629,42 @@ class Clients:
         ended = [one for one in (await self.scheduler.webhooks.deliveries(limit=20)).items if one.status == "FAILED"]
         if not ended:
             return "nothing"
-        return (await self.scheduler.webhooks.redeliver(chance.choice(ended).delivery_id)).delivery_id[-12:]
+        delivery_id = chance.choice(ended).delivery_id
+        self._endpoints.sent_again(delivery_id)
+        return (await self.scheduler.webhooks.redeliver(delivery_id)).delivery_id[-12:]
 
     # Templates and schedules.
 
     async def _template(self, chance: Random) -> str:
         params = {"do": chance.choice(("ok", "fail", "skip")), "seconds": chance.choice((1.0, 60.0))}
         fields: dict[str, Any] = {"params": params}
-        if self.templates and chance.random() < 0.5:
-            return (await self.scheduler.templates.change(chance.choice(self.templates), **fields)).template_id[-12:]
+        office_id = chance.choice(OFFICES)
+        known = self.templates.get(office_id)
+        if known and chance.random() < 0.5:
+            return (await self.scheduler.templates.change(chance.choice(known), **fields)).template_id[-12:]
+        return (await self._new_template(chance, office_id, fields))[-12:]
+
+    async def _new_template(self, chance: Random, office_id: str, fields: dict[str, Any]) -> str:
         # One in two makes a graph: two jobs side by side, and one after both.
         work: dict[str, Any] = {"job_type": "work"}
         graph = [{**work, "key": "a"}, {**work, "key": "b"}, {**work, "depends_on": ["a", "b"]}]
         what = {"jobs": graph, "on_failure": chance.choice(("stop", "skip"))} if chance.random() < 0.5 else work
-        fields["office_id"] = chance.choice(OFFICES)
-        made = await self.scheduler.templates.create(name=f"t{chance.getrandbits(40)}", **what, **fields)
-        self.templates.append(made.template_id)
-        return made.template_id[-12:]
+        name = f"t{chance.getrandbits(40)}"
+        made = await self.scheduler.templates.create(name=name, office_id=office_id, **what, **fields)
+        self.templates.setdefault(office_id, []).append(made.template_id)
+        return made.template_id
 
     async def _schedule(self, chance: Random) -> str:
-        if not self.templates:
-            await self._template(chance)
-        template = await self.scheduler.templates.get(chance.choice(self.templates))
+        office_id = chance.choice(OFFICES)
+        if not self.templates.get(office_id):
+            seconds = chance.choice((1.0, 60.0, 1200.0))
+            await self._new_template(chance, office_id, {"params": {"do": "ok", "seconds": seconds}})
         fields: dict[str, Any] = {
-            "template_id": template.template_id,
+            "template_id": chance.choice(self.templates[office_id]),
             "name": f"s{chance.getrandbits(40)}",
             "cron_expression": chance.choice(CRONS),
             "timezone": chance.choice(ZONES),
-            "office_id": template.office_id,
+            "office_id": office_id,
             "catch_up_window_seconds": chance.choice((0.0, 1800.0, 86_400.0, 86_400.0)),
             "catch_up": chance.choice(("latest", "all", "none")),
             "overlap": chance.choice(("allow", "skip")),
@@ -556,7 +708,7 @@ class Clients:
 
     # Direct requests.
 
-    async def _direct(self, chance: Random, direct_id: str | None = None) -> str:
+    async def _direct(self, chance: Random, direct_id: str | None = None, office_id: str | None = None) -> str:
         """Makes a direct request. One in eight works for longer than a reservation lasts."""
         wait = chance.choice((0.5, 10.0, 300.0))
         is_long = chance.random() < 0.12
@@ -564,7 +716,7 @@ class Clients:
         job_type = chance.choice(TYPES)
         params = {"do": doing, "seconds": 1500.0 if is_long else chance.choice((0.0, 1.0, 20.0))}
         options: dict[str, Any] = {
-            "office_id": chance.choice(OFFICES),
+            "office_id": office_id or chance.choice(OFFICES),
             "wait_timeout_seconds": wait,
             "timeout_seconds": 2000.0 if is_long else 30.0,
             "detach": chance.random() < 0.3,
@@ -589,7 +741,8 @@ class Clients:
     async def _hang_up(self, chance: Random) -> str:
         """Makes a direct request and disconnects before its end."""
         seconds, direct_id = chance.choice((0.0, 0.2, 5.0)), f"caller-{chance.getrandbits(60):x}"
-        connection = asyncio.ensure_future(self._direct(chance, direct_id))
+        office_id = chance.choice(OFFICES)
+        connection = asyncio.ensure_future(self._direct(chance, direct_id, office_id))
         self.connections[connection] = None
         connection.add_done_callback(lambda done: self.connections.pop(done, None))
         done, _ = await asyncio.wait([connection], timeout=seconds)
@@ -597,14 +750,14 @@ class Clients:
             connection.cancel()
         answer = (await asyncio.gather(connection, return_exceptions=True))[0]
         if not done:
-            await self._check_ended(direct_id)
+            await self._check_ended(direct_id, office_id)
         return answer if isinstance(answer, str) else type(answer).__name__
 
-    async def _check_ended(self, direct_id: str) -> None:
+    async def _check_ended(self, direct_id: str, office_id: str) -> None:
         """Checks that the work of a caller who has hung up ends, unless it is detached or cannot be interrupted."""
         await asyncio.sleep(100)  # An outage of the store lasts less.
         with contextlib.suppress(NotFound):
-            found = await self.scheduler.direct(direct_id)
+            found = await self.scheduler.direct(direct_id, office_id)
             if found.finished_at is None and not found.detach and found.job_type != "thread":
                 self.broken.append(f"{direct_id} is {found.status} 100 seconds after its caller has hung up")
 
@@ -612,7 +765,8 @@ class Clients:
         waiting = [one for one in (await self.scheduler.lists.direct(limit=20)).items if one.finished_at is None]
         if not waiting:
             return "nothing"
-        return (await self.scheduler.cancel_direct(chance.choice(waiting).direct_id)).direct_id[-12:]
+        chosen = chance.choice(waiting)
+        return (await self.scheduler.cancel_direct(chosen.direct_id, chosen.office_id)).direct_id[-12:]
 
     # Followers.
 

@@ -166,9 +166,11 @@ class NodesWorld:
         create_empty(path)
         self.database = SharedDatabase(path, self.machines, Random(f"notices {seed}"))
         self._ids = SeededChance(seed)
-        self._endpoints = Endpoints(seed)
+        self._endpoints = Endpoints(seed, is_timed=False)
         self._limits = Limits(running=5, resources={"gpu": 1, "disk": 2})
         self._watch = Watch(STARVATION_AFTER_SECONDS, self._limits)
+        # Each machine has a time of its own, so nobody can say how long a wait took.
+        self._watch.elapsed.is_exact = False
         self._threads = SlowThreads(seed)
         first = Clients(lambda: Instant(self.database.now()), self._endpoints)
         self._clients = first

@@ -4,6 +4,7 @@ They read by their own statements (`check_reads.py`) and do not share code with 
 Checks that a live database allows, without having watched it, are in `store/maintenance/doctor.py`; they run here too.
 """
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -25,6 +26,7 @@ from .check_reads import (
     Waiting,
     WaitingCaller,
 )
+from .elapsed_times import ElapsedTimes
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -44,7 +46,9 @@ class Watch:
     """Checks every commit, and remembers the events it has seen: none of them may vanish or change."""
 
     def __init__(self, starvation_after_seconds: float, limits: Limits, most_running: int = 0) -> None:
-        self._limits = limits
+        # The limits of the configuration; two while it is unknown whether the newer ones are stored.
+        self._limits = [limits]
+        self._reloads = 0
         self._most_running = most_running
         # As of the last commit: what decides about schedules, which of them have a job, and the settings.
         self._cron_settings: dict[str, CronPlan] = {}
@@ -54,12 +58,23 @@ class Watch:
         self.events: list[Told] = []
         self._needs: dict[int, LaneNeeds] = {}
         self._running_callers: set[str] = set()
+        # The jobs that were free to go after the last commit.
+        self._ready: set[str] = set()
         self._last_served: dict[str, int] = {}
         # The length of the chain that ends with a given retry.
         self._lengths: dict[str, int] = {}
         self.orders = Orders()
+        self.elapsed = ElapsedTimes()
         # When the interruption of a run was requested.
         self.interrupted_at: dict[str, int] = {}
+
+    def configured(self, limits: Limits, is_acknowledged: bool) -> None:
+        """Notes that the limits are being changed, or have been."""
+        self._reloads += -1 if is_acknowledged else 1
+        if not is_acknowledged:
+            self._limits.append(limits)
+        elif self._reloads == 0:
+            self._limits = [limits]
 
     @property
     def last_seq(self) -> int:
@@ -85,6 +100,10 @@ class Watch:
         self.events = self.events[: len(self.events) - len(known)] + stored
         self._serve_order(stored)
         self._running_callers = set()
+        # A change whose answer a crash has swallowed is stored or not; the next start stores the newest.
+        self._reloads, self._limits = 0, self._limits[-2:]
+        self._ready = {one.job_id for one in check_reads.ready(tx)}
+        self.elapsed.restarted()
         self._remember(tx)
         return broken
 
@@ -98,17 +117,27 @@ class Watch:
         started = check_reads.started(tx, self.last_seq)
         self.events += new
         broken = [*numbered(new, self.events), *self._endless(new)]
+        broken += self.elapsed.committed(tx, new, now, asyncio.get_running_loop().time())
         facts = self._facts(tx, now)
         broken += self._judge_starts(facts, started)
+        broken += self._unheard(facts, started, new)
         if is_dispatching and not self._is_full(facts):
             broken += idle(facts)
         if new:
             broken += self._judge_settings(tx, facts, new)
-            self.orders.committed(tx, new)
+            broken += self.orders.committed(tx, new)
             for event in new:
                 if event.type == "job_cancel_requested" and json.loads(event.details)["mode"] == "interrupt":
                     self.interrupted_at.setdefault(event.run_id or "", event.timestamp)
         return broken
+
+    def _unheard(self, facts: "DispatchFacts", started: list[Waiting], new: list[Told]) -> Iterator[Broken]:
+        """Finds jobs that have become free to go, and of which no event says so."""
+        heard = {event.job_id for event in new if event.type in ("job_queued", "job_ready")}
+        ready = {one.job_id for one in facts.ready}
+        for job_id in sorted((ready | {one.job_id for one in started}) - self._ready - heard):
+            yield Broken("a job that becomes ready is told of", job_id)
+        self._ready = ready
 
     def _is_full(self, facts: "DispatchFacts") -> bool:
         """Returns whether the node itself can run nothing more."""

@@ -45,6 +45,8 @@ _CLIENTS = {
     "rotate": 1,
     "unsubscribe": 1,
     "look": 3,
+    "wrong": 2,
+    "reload": 2,
 }
 # A tenth of all histories last for more than a day; then ended jobs are purged, by request and daily.
 _PURGE_EVERY, _LONG_PAUSE = 10, 100_000.0

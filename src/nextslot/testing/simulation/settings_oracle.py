@@ -35,8 +35,21 @@ def read(tx: Tx) -> Settings:
     return Settings(check_reads.offices(tx), check_reads.subscriptions(tx))
 
 
-def wrong_limits(offices: Mapping[str, OfficeFacts], capacities: Mapping[str, int], limits: Limits) -> Iterator[Broken]:
-    """Finds limits that differ from the settings of their office, or of the scheduler."""
+def wrong_limits(
+    offices: Mapping[str, OfficeFacts], capacities: Mapping[str, int], configured: Sequence[Limits]
+) -> Iterator[Broken]:
+    """Finds limits that differ from the settings of their office, or of the scheduler.
+
+    `configured` are the limits that may be in force: two while a change of them is under way.
+    """
+    found = [list(_wrong_limits(offices, capacities, limits)) for limits in configured]
+    if all(found):
+        yield from found[-1]
+
+
+def _wrong_limits(
+    offices: Mapping[str, OfficeFacts], capacities: Mapping[str, int], limits: Limits
+) -> Iterator[Broken]:
     for key, capacity in capacities.items():
         scope, _, name = key.partition(":")
         office_id, _, role = name.partition("/")
@@ -47,6 +60,10 @@ def wrong_limits(offices: Mapping[str, OfficeFacts], capacities: Mapping[str, in
             wanted = offices[office_id].role_limits.get(role, 0)
         elif scope == "type":
             wanted = limits.job_types.get(name, 0)
+        elif scope == "resource":
+            wanted = limits.resources.get(name, capacity)
+        elif scope == "scheduler":
+            wanted = limits.running
         if capacity != wanted:
             yield Broken("limits are those of the settings", f"{key} is {capacity} and should be {wanted}")
 

@@ -21,6 +21,8 @@ OFFICES = ("default", "a", "ab", "b")
 TYPES = ("work", "work", "render", "thread", "heavy")
 # A run of such a job ends when it has reported nothing for so long.
 STALL_SECONDS = 6.0
+# How soon after its answer a message may be sent again, and how far two clocks may differ without a step (clock.py).
+SHORTEST_DELAY, TOLERANCE = 5.0, 1.01
 ENDPOINTS = ("http://127.0.0.1:9001/hook", "http://127.0.0.1:9002/hook", "http://127.0.0.1:9003/hook")
 
 
@@ -134,8 +136,10 @@ async def _ignoring_signals(seconds: float) -> None:
 class Endpoints:
     """Receives webhooks; at times it is slow, refuses, asks for a retry later, or is unreachable."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, is_timed: bool = True) -> None:
+        """`is_timed`: whether one scheduler sends, so that it knows what it has sent and when."""
         self._random = random.Random(seed)
+        self._is_timed = is_timed
         self.is_well = False
         # The ids of the messages that were received and acknowledged.
         self.received: set[str] = set()
@@ -149,9 +153,20 @@ class Endpoints:
         self.contents: list[Any] = []
         self.sent_at: dict[str, float] = {}
         self.in_flight: Counter[str] = Counter()
+        # By message, in this life of the scheduler: when it may be sent again at the earliest; never once received.
+        self._not_before: dict[str, float] = {}
+
+    def restarted(self) -> None:
+        """The scheduler has forgotten what was not stored, so a message may come again at any time."""
+        self._not_before.clear()
+
+    def sent_again(self, delivery_id: str) -> None:
+        """Somebody asks for a message once more."""
+        self._not_before.pop(delivery_id, None)
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> EndpointResponse:
         self._check(url, headers, body)
+        self._check_time(headers["webhook-id"])
         origin = "/".join(url.split("/")[:3])
         self.in_flight[origin] += 1
         try:
@@ -166,12 +181,21 @@ class Endpoints:
             await asyncio.sleep(delay)
         if answer.status_code == 200:
             self.received.add(headers["webhook-id"])
+        wait = float("inf") if answer.status_code == 200 else max(SHORTEST_DELAY, float(answer.retry_after or 0))
+        self._not_before[headers["webhook-id"]] = asyncio.get_running_loop().time() + wait
         return answer
 
     def idle_seconds(self) -> dict[str, float]:
         """Returns for how long each origin has been sent nothing; 0 while something is on the way."""
         now = asyncio.get_running_loop().time()
         return {origin: 0.0 if self.in_flight[origin] else now - at for origin, at in self.sent_at.items()}
+
+    def _check_time(self, delivery_id: str) -> None:
+        """Checks that a message does not come twice at once, too early again, or after it was received."""
+        early = self._not_before.get(delivery_id, 0.0) - asyncio.get_running_loop().time()
+        if early > TOLERANCE and self._is_timed:
+            self.broken.append(f"the message {delivery_id} comes again {early:.3f} seconds too early")
+        self._not_before[delivery_id] = float("inf")  # While it is on the way.
 
     def _check(self, url: str, headers: Mapping[str, str], body: bytes) -> None:
         """Checks what a receiver can: that it still subscribes, that its own secret signs, and whose event it is."""

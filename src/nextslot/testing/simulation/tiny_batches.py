@@ -9,14 +9,16 @@ from contextlib import ExitStack, contextmanager
 from random import Random
 from unittest import mock
 
-from nextslot.domain import catch_up
+from nextslot.domain import catch_up, webhook_delivery
 from nextslot.engine import retention
 from nextslot.engine.cluster import recovery
+from nextslot.engine.direct import direct_requests
 from nextslot.engine.dispatch import aging, dispatch_round
 from nextslot.engine.events import event_feed
 from nextslot.engine.execution import timeouts
+from nextslot.engine.finish import job_finisher
 from nextslot.engine.schedules import schedule_trigger
-from nextslot.engine.submit import idempotency
+from nextslot.engine.submit import idempotency, queue_order
 from nextslot.engine.webhooks import delivery_worker
 from nextslot.services import bulk
 from nextslot.store.sqlite import sqlite_store
@@ -39,6 +41,15 @@ _CONSTANTS = (
     (delivery_worker, "SHARED", (1, 2, 1000)),
     (event_feed, "PAGE", _PAGES),
     (event_feed, "KEPT", (3, 6, 5_000)),
+    (event_feed, "FEW", (0, 1, 20)),
+    (job_finisher, "SLICE", (1, 2, 100)),
+    # Few positions between two jobs, so that moves must respace others.
+    (queue_order, "GAP", (1, 2, 4, 1 << 20)),
+    # A caller who waits for minutes meets the renewal of its reservation.
+    (direct_requests, "RESERVATION_SECONDS", (20.0, 600.0)),
+    (direct_requests, "RENEWED_BEFORE_SECONDS", (10.0,)),
+    (direct_requests, "MOST_WAITING", (1, 3, 100)),
+    (webhook_delivery, "BREAKER_FAILURES", (2, 3, 5)),
     (dispatch_round, "MOST_HEADS", _PAGES),
     (idempotency, "FORGOTTEN_AT_ONCE", _PAGES),
     (sqlite_store, "ROWS_AT_ONCE", (2, 3, 50)),

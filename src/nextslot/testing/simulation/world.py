@@ -119,7 +119,7 @@ class SimulatedScheduler(Scheduler):
 
 
 class World:
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, clients: type[Clients] = Clients) -> None:
         self._directory = directory
         self._seed = seed
         self._chance = testing.SeededChance(seed)
@@ -134,10 +134,12 @@ class World:
         self._node_running = self._fate.choice((0, 0, 4))
         self._threads = SlowThreads(seed)
         self._watch = Watch(STARVATION_AFTER_SECONDS, self._limits, self._node_running)
-        self._clients = Clients(self._clock.wall, self._endpoints)
+        self._clients = clients(self._clock.wall, self._endpoints)
         self._followers = self._clients.followers
         self._clients.orders = self._watch.orders
         self._clients.last_event = lambda: self._watch.last_seq
+        self._clients.configured = self._configured
+        self._clients.forget_retries = self._watch.elapsed.forget_retries
         # In the order of their requests: a set would be in another order each time.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._death = asyncio.Event()
@@ -175,6 +177,11 @@ class World:
         await self._scheduler.offices.create(
             office, max_concurrent_jobs=2, role_limits={"FE": 1, "QA": 1}, priority_aging_seconds=aging
         )
+
+    def _configured(self, limits: Limits, is_acknowledged: bool) -> None:
+        """The next scheduler starts with the newest limits too: whoever reloads has changed the file before."""
+        self._limits = limits
+        self._watch.configured(limits, is_acknowledged)
 
     async def _step(self, action: Action) -> None:
         chance = Random(action.seed)
@@ -229,6 +236,7 @@ class World:
         for _ in range(MAX_STARTS):
             self.history.lives += 1
             scheduler = self._scheduler = self._compose(path)
+            self._endpoints.restarted()
             self._clients.scheduler = scheduler
             starting = asyncio.ensure_future(scheduler.start())
             death = asyncio.ensure_future(self._death.wait())
@@ -364,6 +372,7 @@ class World:
 
     async def _fault_slow_commit(self, chance: Random) -> None:
         store, self._has_slow_commits, self._witness.is_exact = self._scheduler.faulty_store, True, False
+        self._watch.elapsed.is_exact = False
         if store is not None:
             store.delay = chance.choice((0.5, 5.0, 60.0))
 
@@ -426,6 +435,8 @@ class World:
             facts, now = store.inspect(check_reads.jobs), self._clock.now()
             interruptible = self._witness.began.keys() - self._witness.stubborn
             self._refuse(list(settings_oracle.late(facts, now, interruptible)))
+            at, elapsed = asyncio.get_running_loop().time(), self._watch.elapsed
+            self._refuse(store.inspect(lambda tx: list(elapsed.late(tx, at, interruptible))))
             idle, interrupted_at = self._endpoints.idle_seconds(), self._watch.interrupted_at
             self._refuse(
                 store.inspect(
@@ -512,19 +523,23 @@ class World:
 
 
 def simulate(
-    seed: int, actions: Sequence[Action] | None = None, directory: Path | None = None, dumps: bool = False
+    seed: int,
+    actions: Sequence[Action] | None = None,
+    directory: Path | None = None,
+    dumps: bool = False,
+    clients: type[Clients] = Clients,
 ) -> History:
-    """Simulates one history, from a seed or of the given actions."""
+    """Simulates one history, from a seed or of the given actions, with clients of this kind."""
     memory = Path("/dev/shm")  # Nothing here has to survive, and a disk is slower.
     if directory is None and memory.is_dir() and os.access(memory, os.W_OK):
         directory = memory
     place = tempfile.TemporaryDirectory(prefix="nextslot-sim-", dir=directory, ignore_cleanup_errors=True)
     with place, tiny_batches(seed):
-        return testing.run(_simulate(Path(place.name), seed, make(seed) if actions is None else actions, dumps))
+        world = World(Path(place.name), seed, clients)
+        return testing.run(_simulate(world, make(seed) if actions is None else actions, dumps))
 
 
-async def _simulate(directory: Path, seed: int, actions: Sequence[Action], dumps: bool) -> History:
-    world = World(directory, seed)
+async def _simulate(world: World, actions: Sequence[Action], dumps: bool) -> History:
     await world.run(actions)
     if dumps:
         world.history.dump = dump(world.path)

@@ -1,0 +1,241 @@
+"""Clients of a simulated scheduler that ask over HTTP: the real application, called inside the process.
+
+They have keys of several scopes and offices, some of them rotated or deleted. Each answer is compared with what the
+clients know by themselves: who may do what, whose a job is, and what was made before.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, MutableMapping
+from random import Random
+from typing import Any, NamedTuple
+
+from starlette.types import ASGIApp
+
+from nextslot.scheduler import Scheduler
+from nextslot.server.app import create_app
+from nextslot.system.instant import Instant
+from nextslot.testing.simulation import plan
+from nextslot.testing.simulation.clients import Clients
+from nextslot.testing.simulation.surroundings import OFFICES, Endpoints
+
+LENGTH = 24
+SCOPES = ("read", "submit", "operate", "admin")
+# Which scope each request needs, and how it is made; `{job}` and `{run}` are those of some job.
+REQUESTS = {
+    "read": (
+        ("GET", "/api/jobs/{job}"),
+        ("GET", "/api/jobs/{job}/why"),
+        ("GET", "/api/job-runs/{run}"),
+        ("GET", "/api/jobs"),
+        ("GET", "/api/job-runs"),
+        ("GET", "/api/queue?office_id={office}"),
+        ("GET", "/api/jobs?office_id={office}"),
+    ),
+    "submit": (("POST", "/api/jobs"), ("POST", "/api/jobs"), ("POST", "/api/jobs/{job}/rerun")),
+    "operate": (
+        ("POST", "/api/jobs/{job}/cancel"),
+        ("POST", "/api/jobs/{job}/move"),
+        ("PATCH", "/api/jobs/{job}"),
+        ("PUT", "/api/queue/order"),
+        ("POST", "/api/job-runs/{run}/retry"),
+    ),
+    "admin": (("GET", "/api/keys"), ("GET", "/api/audit")),
+}
+BODIES: dict[str, Any] = {"move": {"place": 2}, "{job}": {"title": "another"}, "retry": {}, "cancel": {}, "rerun": {}}
+# What somebody else may have done meanwhile, and what a scheduler without its disk answers.
+OVERTAKEN, ABSENT = {404, 409, 422}, {503}
+
+
+class HeldKey(NamedTuple):
+    """A key as its holder knows it."""
+
+    key_id: str
+    text: str
+    scope: str
+    office_id: str | None
+    # None: it opens. Otherwise since when it does not.
+    ended_at: float | None = None
+
+
+class Answer(NamedTuple):
+    status: int
+    content: Any
+
+
+class HttpClients(Clients):
+    def __init__(self, now: Callable[[], Instant], endpoints: Endpoints) -> None:
+        super().__init__(now, endpoints)
+        self.held: list[HeldKey] = []
+        self.runs: dict[str, str] = {}
+        self._app: tuple[Scheduler, ASGIApp] | None = None
+
+    async def ask(
+        self, method: str, path: str, key: str | None, body: Any = None, idempotency_key: str | None = None
+    ) -> Answer:
+        """Calls the application of the scheduler that lives now."""
+        if self._app is None or self._app[0] is not self.scheduler:
+            self._app = (self.scheduler, create_app(self.scheduler))
+        headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+        headers += [(b"x-api-key", key.encode())] if key is not None else []
+        headers += [(b"idempotency-key", idempotency_key.encode())] if idempotency_key is not None else []
+        return await _called(self._app[1], method, path, headers, b"" if body is None else json.dumps(body).encode())
+
+    async def _http_key(self, chance: Random) -> str:
+        """Makes a key; the first is an admin's. Or rotates or deletes one, which then does not open any more."""
+        others = [one for one in self.held if one.ended_at is None and one.scope != "admin"]
+        if not self.held:
+            return await self._make_key("admin", None)
+        if len(others) < 4 or chance.random() < 0.4:
+            office_id = chance.choice((None, *OFFICES[1:]))
+            return await self._make_key(chance.choice(SCOPES[:3]), office_id)
+        one, is_rotated = chance.choice(others), chance.random() < 0.5
+        self.held.remove(one)  # Until the answer comes, it may open or not.
+        if is_rotated:
+            _, text = await self.scheduler.keys.rotate(one.key_id, 0.0)
+            self.held.append(one._replace(text=text))
+        else:
+            await self.scheduler.keys.delete(one.key_id)
+        self.held.append(one._replace(ended_at=asyncio.get_running_loop().time()))
+        for known in self.held[-2:] if is_rotated else self.held[-1:]:
+            answer = await self.ask("GET", "/api/me", known.text)
+            if answer.status not in (401 if known.ended_at is not None else 200, *ABSENT):
+                self.broken.append(f"{known} was answered {answer.status} after it was rotated or deleted")
+        return "rotated" if is_rotated else "deleted"
+
+    async def _make_key(self, scope: str, office_id: str | None) -> str:
+        key, text = await self.scheduler.keys.create(scope, [scope], office_id)
+        self.held.append(HeldKey(key.key_id, text, scope, office_id))
+        return f"{scope} {office_id}"
+
+    async def _http(self, chance: Random) -> str:
+        """Asks for something, with a key that opens it or not, about a job that is its office's or not."""
+        if not self.held:
+            return "nothing"
+        needed = chance.choice(SCOPES)
+        method, path = chance.choice(REQUESTS[needed])
+        ended = [one for one in self.held if one.ended_at is not None]
+        open_ = [one for one in self.held if one.ended_at is None]
+        held = chance.choice(open_) if chance.random() < 0.8 else chance.choice((*ended, None))
+        job_id = chance.choice(list(self.offices) or ["nobody"])
+        office_id = self.offices.get(job_id, "nowhere")
+        run = await self.scheduler.run_of(job_id) if "{run}" in path and job_id in self.offices else None
+        if "{run}" in path and run is None:
+            return "nothing"
+        where = path.format(job=job_id, run=run.run_id if run else "", office=office_id)
+        body = self._body(chance, path, held, job_id)
+        own = held.office_id if held is not None else None
+        about = office_id if "{" in path or "order" in path else None
+        answer = await self.ask(method, where, held.text if held else None, body)
+        self._judge(f"{method} {path}", answer, held, needed, own is None or about in (None, own))
+        self._judge_content(f"{method} {path}", answer, own)
+        if method == "POST" and path == "/api/jobs" and answer.status == 201:
+            self.jobs.append(answer.content["job_id"])
+            self.offices[answer.content["job_id"]] = answer.content["office_id"]
+        return f"{where} {answer.status}"
+
+    def _body(self, chance: Random, path: str, held: HeldKey | None, job_id: str) -> Any:
+        if path == "/api/jobs":
+            office_id = held.office_id if held is not None else None
+            new = {"job_type": "work", "params": {"do": "ok", "seconds": chance.choice((0.0, 5.0))}}
+            return (
+                new
+                if office_id and chance.random() < 0.5
+                else {**new, "office_id": office_id or chance.choice(OFFICES)}
+            )
+        if path.endswith("order"):
+            return {"job_ids": [job_id]}
+        return BODIES.get(path.rpartition("/")[2])
+
+    def _judge(self, what: str, answer: Answer, held: HeldKey | None, needed: str, is_own: bool) -> None:
+        """Compares an answer with what this key may do."""
+        if answer.status in ABSENT:
+            return
+        wanted = {200, 201, 202, 204} | OVERTAKEN
+        if held is None or held.ended_at is not None:
+            wanted = {401}
+        elif SCOPES.index(held.scope) < SCOPES.index(needed) or (needed == "admin" and held.office_id is not None):
+            wanted = {403}
+        elif not is_own:
+            wanted = {404}
+        if answer.status not in wanted:
+            self.broken.append(
+                f"{what} with {held} was answered {answer.status}, not {sorted(wanted)}: {answer.content}"
+            )
+        if answer.status >= 400 and not (isinstance(answer.content, dict) and answer.content.get("detail")):
+            self.broken.append(f"{what} was refused without a word: {answer}")
+
+    def _judge_content(self, what: str, answer: Answer, own: str | None) -> None:
+        """Finds anything of another office in an answer to the key of one office."""
+        if own is None or answer.status >= 300 or not isinstance(answer.content, dict):
+            return
+        shown = [answer.content, *answer.content.get("items", ())]
+        foreign = [one for one in shown if isinstance(one, dict) and one.get("office_id", own) != own]
+        if foreign:
+            self.broken.append(f"{what} shows {own} something of another office: {foreign[0]}")
+
+    async def _http_once(self, chance: Random) -> str:
+        """Submits with an idempotency key and asks again, until the answer is known: there is one job."""
+        held = next((one for one in self.held if one.ended_at is None and one.scope != "read"), None)
+        if held is None:
+            return "nothing"
+        body = {"job_type": "work", "params": {"do": "ok"}, "office_id": held.office_id or "a"}
+        key, made = f"once-{chance.getrandbits(40)}", []
+        for _ in range(3):
+            answer = await self.ask("POST", "/api/jobs", held.text, body, key)
+            if answer.status in (200, 201):
+                made.append(answer.content["job_id"])
+                self.offices[made[-1]] = answer.content["office_id"]
+        if len(set(made)) > 1:
+            self.broken.append(f"the key {key} made {made}")
+        self.jobs += [job_id for job_id in made[:1] if job_id not in self.jobs]
+        return str(len(made))
+
+
+async def _called(app: ASGIApp, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes) -> Answer:
+    path, _, query = path.partition("?")
+    scope: MutableMapping[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [*headers, (b"content-length", str(len(body)).encode())],
+        "client": ("127.0.0.1", 40000),
+        "server": ("127.0.0.1", 8000),
+    }
+    unread = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[MutableMapping[str, Any]] = []
+    over = asyncio.Event()
+
+    async def receive() -> MutableMapping[str, Any]:
+        if unread:
+            return unread.pop()
+        await over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    try:
+        await app(scope, receive, send)
+    finally:
+        over.set()
+    content = b"".join(message.get("body", b"") for message in sent)
+    return Answer(sent[0]["status"], json.loads(content) if content else None)
+
+
+def made(seed: int, length: int = LENGTH) -> list[plan.Action]:
+    """Makes a plan in which about half of the clients ask over HTTP."""
+    chance = Random(f"http {seed}")
+    kinds = ("http_key", "http", "http", "http", "http_once")
+    actions = [plan.Action("http_key", chance.getrandbits(32), 0.0) for _ in range(4)]
+    for action in plan.make(seed, length):
+        actions.append(action)
+        if chance.random() < 0.8:
+            actions.append(plan.Action(chance.choice(kinds), chance.getrandbits(32), chance.choice((0.0, 0.0, 2.0))))
+    return actions
