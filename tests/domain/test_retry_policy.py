@@ -28,7 +28,10 @@ def test_DEC_007_by_default_three_retries_after_10_20_and_40_seconds() -> None:
 
 
 def test_other_offices_retry_twice_after_60_and_120_seconds() -> None:
-    assert delays(AnyOffice(office_id="a", name="a", created_at=BEGINNING).retry_policy) == [60, 120]
+    policy = AnyOffice(office_id="a", name="a", created_at=BEGINNING).retry_policy
+
+    assert delays(policy, K.TIMEOUT) == [60, 120]
+    assert delays(policy, K.ERROR) == []
 
 
 def test_three_retries_of_an_office_would_wait_60_120_and_240_seconds() -> None:
@@ -141,10 +144,10 @@ def test_a_chain_that_was_inside_two_schedulers_that_died_in_a_row_is_isolated_f
     assert must_be_isolated([Attempt(*one) for one in attempts]) == is_isolated
 
 
-def delays(policy: RetryPolicy) -> list[float]:
-    """Before each retry of a job that fails again and again."""
+def delays(policy: RetryPolicy, kind: FailureKind = K.ERROR) -> list[float]:
+    """Before each retry of a job that fails again and again in the same way."""
     found: list[float] = []
-    while (retry := decide(policy, [K.ERROR] * (len(found) + 1), 0.5)) is not None:
+    while (retry := decide(policy, [kind] * (len(found) + 1), 0.5)) is not None:
         assert retry == Retry(len(found) + 1, retry.delay_seconds)
         found.append(retry.delay_seconds)
     return found

@@ -10,6 +10,7 @@ import pytest
 
 from nextslot import Job, Scheduler, testing
 from nextslot.domain import MAX_PRIORITY, URGENT, NewJob, aging
+from nextslot.domain.jobs import order_priority
 from nextslot.engine.dispatch import aging as ticks
 from nextslot.errors import Conflict, Invalid
 from nextslot.store.contract import Tx
@@ -63,7 +64,7 @@ def test_a_job_that_does_not_age_any_more_keeps_its_steps(priority: int, period:
 
 def test_a_job_ages_up_to_the_highest_priority_but_not_to_urgent() -> None:
     assert aging.aged(MAX_PRIORITY - 3, 1, Instant(0), 1.0, True, Instant(10**9)) == (3, None)
-    assert aging.order_priority(MAX_PRIORITY - 3, 3) == MAX_PRIORITY < aging.order_priority(URGENT, 0)
+    assert order_priority(MAX_PRIORITY - 3, 3) == MAX_PRIORITY < order_priority(URGENT, 0)
 
 
 # Steps.

@@ -169,7 +169,7 @@ async def test_an_office_does_not_read_the_lanes_of_another(tmp_path: Path) -> N
             await asyncio.sleep(1)
 
         (statements,) = in_order(seen)
-        assert len(statements) == 11, statements
+        assert len(statements) == 12, statements
 
 
 async def test_one_lane_of_each_class_is_open_for_all(tmp_path: Path, at_once: int) -> None:

@@ -14,11 +14,6 @@ class Aged(NamedTuple):
     next_at: Instant | None
 
 
-def order_priority(priority: int, steps: int) -> int:
-    """Returns what the order goes by: a job with any number of steps stays behind urgent ones."""
-    return priority if priority == URGENT else min(priority + steps, MAX_PRIORITY)
-
-
 def aged(priority: int, steps: int, due_at: Instant, period: float | None, is_ready: bool, now: Instant) -> Aged:
     """Counts the steps that are due: several, if no scheduler ran for some periods.
 

@@ -8,13 +8,17 @@ from typing import Annotated, Generic, Literal
 
 from nextslot.system.instant import Instant
 
-from . import aging
-from .bounds import Json, Name, Priority, Seconds, Text, Title
+from .bounds import MAX_PRIORITY, URGENT, Json, Name, Priority, Seconds, Text, Title
 from .declared_values import At, Id, Internal, InternalLater, Later, Says, Value
 from .failures import Decision, RetryPolicy
 from .runs import RunStatus
 
 DEFAULT_OFFICE = "default"
+
+
+def order_priority(priority: int, steps: int) -> int:
+    """Returns what the order goes by: a job with any number of steps stays behind urgent ones."""
+    return priority if priority == URGENT else min(priority + steps, MAX_PRIORITY)
 
 
 class Stage(StrEnum):
@@ -155,7 +159,7 @@ class Job(JobFields[Instant]):
     @property
     def order_priority(self) -> int:
         """Returns what the order goes by (INV-004); the column of this name is computed in the same way."""
-        return aging.order_priority(self.priority, self.aged_steps)
+        return order_priority(self.priority, self.aged_steps)
 
     @property
     def is_ready(self) -> bool:

@@ -1,6 +1,7 @@
 """Aging: gives jobs that have been ready for a period of their office a step forward. `TimeoutManager` calls it."""
 
 from nextslot.domain import aging
+from nextslot.domain.jobs import order_priority
 from nextslot.store.contract import Tx
 from nextslot.store.tables import jobs, offices
 from nextslot.system.instant import Instant
@@ -27,7 +28,7 @@ def _take_steps(tx: Tx, lanes: Lanes, now: Instant) -> int:
         jobs.age(tx, ((steps, next_at, one.job_id) for (steps, next_at), one in aged))
         for (steps, _), one in aged:
             if one.is_ready and steps > one.aged_steps:
-                lanes.counters(tx).lower(one.lane_id, (-aging.order_priority(one.priority, steps), one.position))
+                lanes.counters(tx).lower(one.lane_id, (-order_priority(one.priority, steps), one.position))
     return len(found)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nextslot.domain import GroupMode, Node
-from nextslot.domain.aging import order_priority
+from nextslot.domain.jobs import order_priority
 from nextslot.domain.limits import (
     UNLIMITED,
     ConcurrencyPolicy,
