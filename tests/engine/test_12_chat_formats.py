@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import orjson
 import pytest
 
 from nextslot import NewJob
+from nextslot.domain.filters import JobFilter
 from nextslot.domain.webhook_delivery import targets
 from nextslot.engine.webhooks.chat_formats import chat_message
 from nextslot.errors import Invalid
@@ -104,6 +106,29 @@ async def test_an_unknown_format_and_a_topic_that_is_missing_are_refused(tmp_pat
             await scheduler.submit("work", webhook={"url": URLS["slack"], "format": "teams"})
         with pytest.raises(Invalid, match="has no topic"):
             await scheduler.submit("work", webhook={"url": "http://127.0.0.1/", "format": "ntfy"})
+
+
+@pytest.mark.parametrize("chat", ["slack", "discord"])
+async def test_no_answer_shows_the_part_of_a_chats_url_that_lets_others_write_there(tmp_path: Path, chat: str) -> None:
+    webhook = {"url": URLS[chat] + "?wait=secret", "format": chat}
+    async with running_scheduler(tmp_path, sender=Mailbox()) as scheduler:
+        office = await scheduler.offices.create("o", webhook=webhook)
+        fields = {"name": "one", "job_type": "work", "webhook": webhook, "office_id": "o"}
+        one = await scheduler.templates.create(**fields)
+        jobs = [{"job_type": "work", "webhook": webhook}]
+        several = await scheduler.templates.create(name="several", jobs=jobs, office_id="o")
+        job = await scheduler.submit("work", webhook=webhook, office_id="o")
+        await scheduler.wait(job.job_id)
+        await settled()
+        listed = await scheduler.lists.jobs_shown(JobFilter())
+        deliveries = (await scheduler.webhooks.deliveries()).items
+
+        shown = [one.to_dict() for one in (office, one, several, job, *deliveries)]
+        assert len(deliveries) == 2
+        assert "secret" not in orjson.dumps([shown, listed.items]).decode()
+        assert job.to_dict()["webhook"]["url"] == URLS[chat].replace("secret", "…")
+        with pytest.raises(Invalid, match="give the whole URL"):
+            await scheduler.submit("work", webhook=job.to_dict()["webhook"])
 
 
 def test_a_long_error_is_cut_to_what_chats_take() -> None:

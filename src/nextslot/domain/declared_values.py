@@ -46,6 +46,13 @@ Apart = Annotated[T, Marked(is_apart=True)]
 
 
 @dataclass(frozen=True, eq=False)
+class ShownAs:
+    """What readers get of a field, if it is not the stored value itself."""
+
+    show: Callable[[Any], Json]
+
+
+@dataclass(frozen=True, eq=False)
 class Says:
     """The description of a field in the OpenAPI document."""
 
@@ -71,6 +78,7 @@ class Declared:
     marked: Marked
     says: Says
     bound: Bound | None
+    show: Callable[[Any], Json] | None
 
 
 def declared(kind: Any) -> tuple[Declared, ...]:
@@ -107,6 +115,7 @@ def _declared(field: "Field[Any]", hint: Any) -> Declared:
         marked=_note(notes, Marked) or Marked(),
         says=_note(notes, Says) or Says(),
         bound=_note(notes, Bound) or (one_of(kind, read=kind) if is_words(kind) else None),
+        show=shown_as.show if (shown_as := _note(notes, ShownAs)) is not None else None,
     )
 
 
@@ -229,7 +238,7 @@ def json_names(kind: Any) -> tuple[str, ...]:
 @cache
 def _converted(kind: Any) -> tuple[tuple[str, Callable[[Any], Json]], ...]:
     """Returns the functions that convert values to JSON where needed."""
-    shown = [(one.name, _writer(one.type)) for one in declared(kind) if not one.marked.is_internal]
+    shown = [(one.name, one.show or _writer(one.type)) for one in declared(kind) if not one.marked.is_internal]
     return tuple((name, convert) for name, convert in shown if convert is not None)
 
 

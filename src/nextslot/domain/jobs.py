@@ -12,6 +12,7 @@ from .bounds import MAX_PRIORITY, URGENT, Json, Name, Priority, Seconds, Text, T
 from .declared_values import At, Id, Internal, InternalLater, Later, Says, Value
 from .failures import Decision, RetryPolicy
 from .runs import RunStatus
+from .webhooks import WebhookSetting
 
 DEFAULT_OFFICE = "default"
 
@@ -79,7 +80,7 @@ class JobRequest(Value, Generic[At]):
     title: Title | None = None
     timeout_seconds: Seconds | None = None
     stall_timeout_seconds: Seconds | None = None
-    webhook: Mapping[str, Json] | None = None
+    webhook: WebhookSetting = None
     unique_key: Annotated[Text | None, Says(asked="While a job with this key has not ended, it is the answer")] = None
     created_by: Text | None = None
 

@@ -10,6 +10,7 @@ from .bounds import Json
 from .declared_values import At, Internal, Says, Value
 from .failures import FailureKind, RetryPolicy
 from .jobs import DEFAULT_OFFICE, CancelMode, OnDependencyFailure
+from .webhooks import WebhookSetting
 
 # What every office retries: what a new session may mend (US-JS04).
 OFFICE_RETRIES = (FailureKind.TIMEOUT, FailureKind.SESSION_ERROR, FailureKind.CRASH, FailureKind.INTERRUPTED)
@@ -34,7 +35,7 @@ class OfficeFields(Value, Generic[At]):
     retry_policy: RetryPolicy = _USUAL_RETRIES
     cancel_mode: CancelMode = CancelMode.INTERRUPT
     on_dependency_failure: OnDependencyFailure = OnDependencyFailure.WAIT
-    webhook: Mapping[str, Json] | None = None
+    webhook: WebhookSetting = None
     priority_aging_seconds: Annotated[
         float | None, Says("For each such period that a job is ready, it goes before others by one priority more")
     ] = None

@@ -12,6 +12,7 @@ from .bounds import Json, Priority, Seconds, Text
 from .declared_values import At, Id, Internal, Says, Value
 from .groups import GroupMode, OnFailure
 from .jobs import DEFAULT_OFFICE
+from .webhooks import JobSettings, WebhookSetting
 
 
 class CatchUp(StrEnum):
@@ -56,14 +57,12 @@ class Template(Value, Generic[At]):
     timeout_seconds: Seconds | None = None
     retry_policy: Mapping[str, Json] | None = None
     resources: Mapping[str, int] | None = None
-    webhook: Mapping[str, Json] | None = None
+    webhook: WebhookSetting = None
     description: Text | None = None
     office_id: Annotated[str, Says("Its jobs and schedules are of this office", asked="It stays in its office")] = (
         DEFAULT_OFFICE
     )
-    jobs: Annotated[
-        tuple[Mapping[str, Json], ...] | None, Says("The jobs of a group, as in POST /api/job-groups; null: one job")
-    ] = None
+    jobs: Annotated[JobSettings, Says("The jobs of a group, as in POST /api/job-groups; null: one job")] = None
     mode: Annotated[
         GroupMode | None, Says(asked="Of a group. Default: `parallel` if a job has `depends_on`, else `sequential`")
     ] = None

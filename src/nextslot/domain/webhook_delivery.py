@@ -15,6 +15,7 @@ from nextslot.system.instant import Instant
 
 from . import Attempt, DeliveryStatus, Json, RunStatus, Webhook, addresses
 from .bounds import must_be
+from .webhooks import CHAT_FORMATS, HIDDEN
 
 RUN_EVENTS = ("job.run.completed", "job.run.failed", "job.run.skipped")
 JOB_EVENTS = (*RUN_EVENTS, "job.failed_permanently", "job.cancelled", "job.stalled")
@@ -33,8 +34,6 @@ LONGEST_RETRY_AFTER = 3600.0
 # After so many attempts in a row without any answer an endpoint is taken for dead, until it answers again.
 BREAKER_FAILURES = 5
 
-# Formats for people, which every webhook of a job or an office may have; engine/webhooks/chat_formats.py writes them.
-CHAT_FORMATS = ("slack", "discord", "ntfy")
 NO_FORMATS: Mapping[str, Sequence[str]] = {}
 SERVER = "server"
 
@@ -83,6 +82,8 @@ def problems(
             yield Problem(field, f"has no part {name!r}; its parts are url, events and format")
     if webhook.get("format") == "ntfy" and not urlsplit(str(webhook.get("url"))).path.strip("/"):
         yield Problem(f"{field}.url", "has no topic; it must end with one, such as https://ntfy.sh/my-topic")
+    if chat_of(webhook) is not None and str(webhook.get("url")).endswith(HIDDEN):
+        yield Problem(f"{field}.url", "is shown without its secret part; give the whole URL")
     yield from url_problems(f"{field}.url", webhook.get("url"), allow_private)
     if webhook.get("events") is not None:
         yield from event_problems(f"{field}.events", webhook["events"], allowed if words is None else words)

@@ -1,12 +1,44 @@
 """Webhook subscriptions, deliveries and their attempts."""
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Generic
+from urllib.parse import urlsplit
 
 from nextslot.system.instant import Instant
 
-from .declared_values import At, Id, Internal, Says, Value
+from .bounds import Json
+from .declared_values import At, Id, Internal, Says, ShownAs, Value
+
+# Formats for people, which every webhook of a job or an office may have; engine/webhooks/chat_formats.py writes them.
+CHAT_FORMATS = ("slack", "discord", "ntfy")
+# How the messages to these chats begin; a message for programs begins with its type.
+_CHAT_MESSAGE = re.compile(r'\{"(text|content|topic)":')
+# What stands for the part of a URL that is not shown.
+HIDDEN = "…"
+
+
+def without_secret(url: str) -> str:
+    """Returns the URL of a chat without the end of its path and its query: who knows these can write there."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/').rpartition('/')[0]}/{HIDDEN}"
+
+
+def _shown(webhook: Mapping[str, Json]) -> Mapping[str, Json]:
+    is_chat = webhook.get("format") in CHAT_FORMATS
+    return {**webhook, "url": without_secret(webhook["url"])} if is_chat else webhook
+
+
+def _jobs_shown(jobs: tuple[Mapping[str, Json], ...]) -> list[Mapping[str, Json]]:
+    return [{**job, "webhook": _shown(job["webhook"])} if job.get("webhook") else job for job in jobs]
+
+
+# Where the messages about a job, a template or an office go.
+WebhookSetting = Annotated[Mapping[str, Json] | None, ShownAs(_shown)]
+# Jobs of a template, each with the fields that were given.
+JobSettings = Annotated[tuple[Mapping[str, Json], ...] | None, ShownAs(_jobs_shown)]
 
 
 class DeliveryStatus(StrEnum):
@@ -65,6 +97,13 @@ class Delivery(DeliveryFields[Instant]):
     """A message, with its content and its signers."""
 
     WORKED_OUT = ("webhook_id",)
+
+    def to_dict(self) -> dict[str, Json]:
+        """Returns the JSON form; the URL of a chat is shown without its secret part."""
+        found = super().to_dict()
+        if _CHAT_MESSAGE.match(self.body):
+            found["url"] = without_secret(self.url)
+        return found
 
     # `server`, and the ids of subscriptions, whose secrets sign it.
     signers: Internal[tuple[str, ...]]

@@ -157,12 +157,24 @@ def _reader(field: Declared) -> Convert | None:
 
 def _shower(field: Declared) -> Convert | None:
     kind = field.type
+    if field.show is not None:
+        return _Shown(field.show)
     if is_time(kind):
         return _time
     if kind is bool:
         return bool
     is_json = kind is RetryPolicy or is_mapping(kind) or kind is Json or item_of(kind) is not None
     return orjson.Fragment if is_json else None
+
+
+class _Shown:
+    """Shows a column that is stored as JSON."""
+
+    def __init__(self, show: Convert) -> None:
+        self._show = show
+
+    def __call__(self, text: str) -> Any:
+        return self._show(column_codec.loads(text))
 
 
 @lru_cache(maxsize=1024)
