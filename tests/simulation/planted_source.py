@@ -39,6 +39,7 @@ BUGS = (
         "engine/cluster/recovery.py",
         "            if sum(found) == 0:\n                break",
         "            break",
+        "tests/engine/test_15_recovery.py::test_recovery_may_be_killed_at_any_point_and_is_then_finished",
     ),
     Bug(
         "recovery decides only its first batch",
@@ -66,12 +67,14 @@ BUGS = (
         "engine/retention.py",
         "if len(roots) == UNITS else None",
         "if len(roots) > UNITS else None",
+        "tests/engine/test_19_retention.py",
     ),
     Bug(
         "a purge deletes only its first batch of small rows",
         "engine/retention.py",
         "    while count := await store.write(drop_some, rows=ROWS):",
         "    if count := await store.write(drop_some, rows=ROWS):",
+        "tests/engine/test_19_retention.py",
     ),
     Bug(
         "a bulk action ends after its first page",
@@ -92,6 +95,7 @@ BUGS = (
         "engine/retention.py",
         "            lanes.tally(tx, lane_id, tally)",
         "            pass",
+        "tests/engine/test_19_retention.py",
     ),
     Bug(
         "a purge leaves the artifacts on the disk",
@@ -105,18 +109,21 @@ BUGS = (
         "engine/retention.py",
         "return not old_history.is_referred(tx, [job.job_id for job in jobs])",
         "return True",
+        "tests/engine/test_19_retention.py",
     ),
     Bug(
         "a purge takes groups that go on",
         "engine/retention.py",
         'job.finished_at is None or job.finished_at >= before or job.decision == "undecided"',
         "job.finished_at is not None and job.finished_at >= before",
+        "tests/engine/test_19_retention.py",
     ),
     Bug(
         "a purge leaves a gap in the events",
         "engine/retention.py",
         "until = min(kept, first + ROWS)",
         "until = min(kept, first + ROWS) + 1",
+        "tests/engine/test_19_retention.py",
     ),
     # Names that are prefixes of each other.
     Bug(
@@ -217,6 +224,7 @@ BUGS = (
         "domain/catch_up.py",
         "window = min(now.after(-schedule.catch_up_window_seconds), on_time)",
         "window = schedule.accounted_until",
+        "tests/domain/test_catch_up.py",
     ),
     Bug(
         "catch-up none fires what was missed",
@@ -230,6 +238,7 @@ BUGS = (
         "engine/schedules/schedule_settings.py",
         "replace(settled, enabled=False, next_trigger_at=None, deleted_at=now)",
         "replace(settled, deleted_at=now)",
+        "tests/engine/test_10_schedules.py::test_a_deleted_schedule_fires_no_more_and_its_ledger_stays",
     ),
     Bug(
         "a changed schedule forgets its time zone",
