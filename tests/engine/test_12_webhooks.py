@@ -244,13 +244,14 @@ async def test_US_JS04_an_office_hears_of_its_own_jobs_and_of_permanent_failures
 
 async def test_a_subscription_hears_of_one_office_or_of_all(tmp_path: Path, box: Mailbox) -> None:
     async with running_scheduler(tmp_path, sender=box) as scheduler:
-        await scheduler.offices.create("o")
+        for office_id in ("o", "office"):  # The name of one begins with that of the other.
+            await scheduler.offices.create(office_id)
         await scheduler.webhooks.create(HOOK, office_id="o")
         await scheduler.webhooks.create(OTHER)
-        await run_to_its_end(scheduler, "work", office_id="o")
-        await run_to_its_end(scheduler, "work")
+        for office_id in ("o", "office", "default"):
+            await run_to_its_end(scheduler, "work", office_id=office_id)
 
-        assert (len(told(box, HOOK)), len(told(box, OTHER))) == (1, 2)
+        assert (len(told(box, HOOK)), len(told(box, OTHER))) == (1, 3)
 
 
 async def test_one_delivery_per_url_and_event_signed_with_the_secret_of_every_way_that_leads_there(

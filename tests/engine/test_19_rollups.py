@@ -200,6 +200,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.no_cover  # Measured, it takes three times as long.
 @pytest.mark.sqlite_only("each example has a database of its own")
 @given(st.lists(STEPS, min_size=5, max_size=25))
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from nextslot import testing
+from nextslot import NewJob, testing
 from nextslot.domain import Office, RetryPolicy, default_office
+from nextslot.domain.filters import JobFilter
 from nextslot.domain.offices import OFFICE_RETRIES
 from nextslot.errors import Conflict, Invalid, NotFound
 from tests.support import (
@@ -205,3 +206,17 @@ async def test_an_office_is_made_once_and_found_only_if_it_is_there(tmp_path: Pa
 
         assert await scheduler.offices.get("o") == office
         assert await scheduler.offices.change("o") == replace(office)
+
+
+async def test_a_changed_limit_of_a_role_changes_no_office_whose_name_begins_alike(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        for office_id in ("a", "ab"):
+            await scheduler.offices.create(office_id, role_limits={"FE": 1})
+        wanted = [NewJob(job_type="work", params={"seconds": 60}, role="FE", office_id="ab") for _ in range(2)]
+        await scheduler.submit_many(wanted)
+
+        await scheduler.offices.change("a", role_limits={"FE": 2})
+        await scheduler.submit_many(wanted)
+
+        jobs = (await scheduler.lists.jobs(JobFilter())).items
+        assert sorted(one.job.status for one in jobs) == ["QUEUED"] * 3 + ["RUNNING"]
