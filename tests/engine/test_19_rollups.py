@@ -24,7 +24,7 @@ from tests import databases
 from tests.support import IS_ALL, Steps, database, new_scheduler, running_scheduler
 
 ONCE = {"max_attempts": 0}
-EXAMPLES = 60 if IS_ALL else 15
+EXAMPLES = 30 if IS_ALL else 10
 
 
 class Stored(NamedTuple):

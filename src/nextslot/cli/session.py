@@ -145,6 +145,13 @@ def run_offline(wanted: "Configuration", kind: type[A], work: Callable[[A], Awai
     return asyncio.run(body())
 
 
+def run_without_database(wanted: "Configuration", kind: type[A], work: Callable[[A], T]) -> T:
+    """Runs a work of an extension that only asks what would be accepted: no database is opened or made."""
+    from nextslot.scheduler_from_config import compose
+
+    return work(compose(wanted).extension(kind))
+
+
 def before_the_command(
     url: Annotated[str | None, typer.Option("--url", help="The server's address, as after the command.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="The API key, as after the command.")] = None,

@@ -213,6 +213,20 @@ def test_a_dry_run_says_what_would_be_taken_over_and_stores_nothing(data: Path, 
     assert (report["adopted"], list(data.iterdir())) == (False, [])
 
 
+@pytest.mark.sqlite_only("a dry run opens no database")
+def test_a_dry_run_leaves_what_the_adoption_leaves(data: Path, story_service: list[str]) -> None:
+    job = {"type": "research", "status": "queued", "created_at": "2026-01-18T10:15:00"}
+    wrong = {"short": {"topic": "x"}, "hook": {"topic": "how lighthouses work", "webhook_url": "ftp://example.com/"}}
+    for name, params in wrong.items():
+        file = Path(story_service[1]) / "jobs" / f"{name}.json"
+        file.write_text(json.dumps({**job, "job_id": name, "params": params, **params}))
+
+    would, did = adopt(story_service, data, "--dry-run"), adopt(story_service, data)
+
+    assert would | {"adopted": True} == did
+    assert any("jobs/short.json" in one["source"] for one in did["left"])
+
+
 @pytest.mark.sqlite_only("nothing is stored")
 def test_a_directory_with_hostile_files_is_read_and_each_of_them_is_listed(tmp_path: Path) -> None:
     jobs, stories = tmp_path / "jobs", tmp_path / "stories"

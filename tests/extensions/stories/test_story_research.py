@@ -182,6 +182,7 @@ def test_styles_are_settings_and_a_wrong_template_is_refused(tmp_path: Path) -> 
         ("anthropic:claude-opus-4", "anthropic"),
         ("gemini-2.5-pro", "google"),
         ("gpt-5", "openai"),
+        ("CLAUDE-3", "anthropic"),
     ],
 )
 async def test_a_model_whose_provider_is_not_configured_is_refused_by_name(
@@ -196,6 +197,12 @@ async def test_a_model_whose_provider_is_not_configured_is_refused_by_name(
 
         assert (old.status_code, direct.status_code, asked.calls) == (422, 422, [])
         assert provider in direct.json()["detail"]
+
+
+async def test_a_provider_without_a_model_is_refused(tmp_path: Path) -> None:
+    async with old_service(tmp_path) as (server, _):
+        with pytest.raises(Invalid, match="'ollama:' names no model; write ollama:NAME"):
+            await server.scheduler.submit("story", {"model": "ollama:"})
 
 
 async def test_a_claude_model_goes_to_its_provider_when_that_is_configured(tmp_path: Path) -> None:

@@ -92,6 +92,35 @@ class AdoptService(Attached):
                 report.count(job)
         return report
 
+    def would_adopt(self, found: Found) -> Report:
+        """Returns what an adoption into an empty database would store, and what it would leave; stores nothing."""
+        report = Report(left=list(found.left))
+        self._know_types([*found.jobs, *(member for group in found.groups for member in group.members)])
+        for group in found.groups:
+            if self._is_accepted(group, group.members, report):
+                report.groups += 1
+                for member in group.members:
+                    report.count(member)
+        taken: set[str] = set()
+        for job in found.jobs:
+            if lost := [other for other in job.depends_on if other not in taken]:
+                report.left.append(Left(job.source, f"it waits for {', '.join(lost)}, which was not taken over"))
+            elif self._is_accepted(job, [job], report):
+                taken.add(job.alias)
+                report.count(job)
+        return report
+
+    def _is_accepted(self, old: OldJob | OldGroup, members: Sequence[OldJob], report: Report) -> bool:
+        """Returns whether the jobs would be accepted; notes why not. Those of the past are taken as they were."""
+        if any(member.has_ended for member in members):
+            return True
+        try:
+            self.host.intake.check([member.new for member in members], old.created_at)
+        except (Invalid, Conflict, NotFound) as error:
+            report.left.append(Left(old.source, str(error)))
+            return False
+        return True
+
     async def _stored(self, old: OldJob | OldGroup, work: Any) -> bool:
         """Returns whether it is stored now and was not before. What is refused is listed with its reason."""
         noted = len(self._report.left)

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from nextslot.cli import output
-from nextslot.cli.session import group, offline, run_offline
+from nextslot.cli.session import group, offline, run_offline, run_without_database
 from nextslot.errors import Invalid
 
 if TYPE_CHECKING:
@@ -79,12 +79,10 @@ def _reading(timezone: str | None, pairs: list[str] | None) -> "Reading":
 
 
 def _adopt(is_json: bool, wanted: "Configuration", found: "Found", dry_run: bool) -> None:
-    from .adopt_service import AdoptService, Report
+    from .adopt_service import AdoptService
 
     if dry_run:
-        report = Report(left=found.left, groups=len(found.groups))
-        for job in [*found.jobs, *(member for one in found.groups for member in one.members)]:
-            report.count(job)
+        report = run_without_database(wanted, AdoptService, lambda service: service.would_adopt(found))
     else:
         report = run_offline(wanted, AdoptService, lambda service: service.adopt(found))
     output.result(is_json, {"adopted": not dry_run, **asdict(report)}, "\n".join(_lines(report, dry_run)))

@@ -79,9 +79,10 @@ _REMOTE = {"claude-": "anthropic", "gemini-": "google", "gpt-": "openai", "chatg
 
 def _maker(name: str) -> str | None:
     # `gpt-oss` is a model of Ollama.
-    if name.startswith("gpt-oss"):
+    lower = name.lower()
+    if lower.startswith("gpt-oss"):
         return None
-    return next((provider for beginning, provider in _REMOTE.items() if name.startswith(beginning)), None)
+    return next((provider for beginning, provider in _REMOTE.items() if lower.startswith(beginning)), None)
 
 
 def model_problems(params: Mapping[str, Any], config: LlmConfig) -> list[Problem]:
@@ -90,7 +91,9 @@ def model_problems(params: Mapping[str, Any], config: LlmConfig) -> list[Problem
     for field_ in ("model", "research_model"):
         wanted = params.get(field_)
         name = model_name(wanted if isinstance(wanted, str) else None, config)
-        if name.provider != OLLAMA and name.provider not in config.providers:
+        if not name.model:
+            problems.append(Problem(f"params.{field_}", f"{wanted!r} names no model; write {name.provider}:NAME"))
+        elif name.provider != OLLAMA and name.provider not in config.providers:
             there = ", ".join([OLLAMA, *config.providers])
             what = f"{name.model!r} is a model of the provider {name.provider!r}, which is not configured"
             remedy = f"add [llm.providers.{name.provider}], or use a model of: {there}"
