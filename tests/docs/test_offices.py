@@ -130,4 +130,5 @@ def test_every_setting_of_the_configuration_is_listed_with_its_default() -> None
     shown = office_config(config_of(Office(office_id="o", name="o", created_at=Instant(0))))
     shown["maxConcurrentByRole"] = ", ".join(shown["maxConcurrentByRole"]) + ": 1 each"
     shown["retryOn"] = ", ".join(f"`{kind}`" for kind in shown["retryOn"])
-    assert dict(rows) == {name: f"`{value}`" if name == "retryBackoff" else str(value) for name, value in shown.items()}
+    shown["retryBackoff"] = f"`{shown['retryBackoff']}`"
+    assert dict(rows) == {name: "" if value is None else str(value) for name, value in shown.items()}

@@ -329,7 +329,7 @@ async def test_a_note_of_any_characters_comes_as_a_header(tmp_path: Path) -> Non
         ("GET", "/api/jobs?limit=many", None, "limit is text; it must be a whole number"),
         ("GET", "/api/jobs?created_after=noon", None, "created_after is text; it must be a time such as"),
         ("GET", "/api/events?after=-1", None, "after is -1; it must be at least 0"),
-        ("POST", "/api/job-groups", {"jobs": []}, "mode is missing; give it"),
+        ("POST", "/api/job-groups", {"jobs": []}, "jobs has 0 items; it must"),
         (
             "POST",
             "/api/job-groups",

@@ -1,6 +1,5 @@
 """Requests go past the framework's layers, and are answered as the declaration of their route says."""
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,6 @@ from fastapi import Header, Query, Request, Response
 from starlette.routing import Match
 
 from nextslot import Scheduler, extension_api
-from nextslot.cli import serving
 from nextslot.domain import Scope
 from nextslot.server.app import Options, application
 from nextslot.server.responses import answer
@@ -48,13 +46,6 @@ def test_an_endpoint_that_wants_what_no_request_brings_cannot_be_declared() -> N
     for endpoint in (with_header, with_list):
         with pytest.raises(TypeError, match=endpoint.__name__):
             made.get("/api/planted")(needs(Scope.READ)(endpoint))
-
-
-def test_a_server_runs_on_uvloop() -> None:
-    async def is_uvloop() -> bool:
-        return type(asyncio.get_running_loop()).__module__.startswith("uvloop")
-
-    assert serving.run(is_uvloop())
 
 
 def test_jobs_of_a_long_batch_that_look_alike_are_told_apart_by_the_types_of_their_values(tmp_path: Path) -> None:

@@ -126,8 +126,8 @@ PARTS = (
     Bug(
         "the timer forgets the next occurrence",
         "engine/execution/timeouts.py",
-        "upcoming=_first(jobs.next_instant(tx), own.upcoming, next_probe, next_occurrence)",
-        "upcoming=_first(jobs.next_instant(tx), own.upcoming, next_probe)",
+        "upcoming=_first(jobs.next_instant(tx), self._next_step(tx), own.upcoming, next_probe, next_occurrence)",
+        "upcoming=_first(jobs.next_instant(tx), self._next_step(tx), own.upcoming, next_probe)",
     ),
     Bug(
         "the timer forgets the next timeout",
@@ -136,16 +136,17 @@ PARTS = (
         "upcoming=next_direct",
     ),
     Bug(
-        "a job of an unknown lane goes before the first",
+        "a job of a lane that is not read yet goes behind all others",
         "engine/dispatch/fairness.py",
-        "    first = min(fitting, key=lambda lane: round_.head(lane).place)",
-        "    first = fitting[0]",
+        "if (first is None or front.place[:2] <= first[1].place.bound) and",
+        "if first is None and",
+        "tests/engine/test_04_many_lanes.py",
     ),
     Bug(
         "an office that was served keeps its turn",
         "engine/dispatch/dispatch_round.py",
-        "        self.turn = office.turn = max(self.turn + 1, office.turn + 1, self.now)\n",
-        "        self.turn = max(self.turn + 1, office.turn + 1, self.now)\n",
+        "        self.turn = office.turn = max(self.turn + 1, self.now)\n",
+        "        self.turn = max(self.turn + 1, self.now)\n",
     ),
     Bug(
         "deliveries that are due later are forgotten",
@@ -168,8 +169,8 @@ PARTS = (
     Bug(
         "a webhook of one office hears of all groups",
         "engine/webhooks/webhook_outbox.py",
-        "policy.targets(event, None, listeners.offices.get(office_id), listeners.of(office_id)):",
-        "policy.targets(event, None, listeners.offices.get(office_id), listeners.subscriptions):",
+        "self._listeners.offices.get(office_id), self._listeners.of(office_id)",
+        "self._listeners.offices.get(office_id), self._listeners.subscriptions",
     ),
     Bug(
         "why names the holders of another limit",
@@ -186,8 +187,8 @@ PARTS = (
     Bug(
         "a changed limit of an office does not count until the next start",
         "engine/settings/office_settings.py",
-        "        offices.update(tx, changed)\n        self._resize(tx, changed)",
-        "        offices.update(tx, changed)",
+        "        self._begin_aging(tx, office, changed)\n        self._resize(tx, changed)",
+        "        self._begin_aging(tx, office, changed)",
     ),
     Bug(
         "a work that is refused takes the next one with it",

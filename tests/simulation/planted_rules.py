@@ -22,15 +22,15 @@ RULES = (
     Bug(
         "a changed job is counted in its old lane",
         "engine/submit/queue_order.py",
-        "            counters.add_ready(after.lane_id)\n",
-        "            counters.add_ready(before.lane_id)\n",
+        "            counters.add_ready(after.lane_id, ",
+        "            counters.add_ready(before.lane_id, ",
         "tests/engine/test_02_job_and_run.py::test_other_params_work_resources_and_limits_out_again",
     ),
     Bug(
         "a job that moves down by some places counts itself",
         "store/statements/jobs.sql",
-        "where office_id = :office_id and stage = 'QUEUED' and job_id <> :but\norder by priority desc",
-        "where office_id = :office_id and stage = 'QUEUED' and :but = :but\norder by priority desc",
+        "where office_id = :office_id and stage = 'QUEUED' and job_id <> :but\norder by order_priority desc",
+        "where office_id = :office_id and stage = 'QUEUED' and :but = :but\norder by order_priority desc",
         _ORDER + "a_job_moves_where_it_is_told",
     ),
     Bug(
@@ -50,8 +50,8 @@ RULES = (
     Bug(
         "a job that is moved behind another is put before it",
         "engine/submit/queue_order.py",
-        "            below = other.position\n",
-        "            below = other.position - 1\n",
+        "self._free_position(tx, job.office_id, other.position, other,",
+        "self._free_position(tx, job.office_id, other.position - 1, other,",
         _ORDER + "thousands_of_moves_into_the_same_spot_cost_little_and_keep_the_order",
     ),
     Bug(

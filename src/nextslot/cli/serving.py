@@ -3,12 +3,9 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
-
-import uvloop
 
 from nextslot.config import Configuration
 from nextslot.config.loading import without_password
@@ -65,12 +62,6 @@ async def serve(configuration: Configuration, ready: Callable[[str], None]) -> b
     finally:
         # Closing waits until the last traces are sent.
         await asyncio.to_thread(configured.scheduler.tracer.close)
-
-
-def run(serving: Coroutine[Any, Any, bool]) -> bool:
-    """Runs a server on uvloop: a request takes a third less of the processor's time (docs/performance.md)."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serving)
 
 
 def options_of(configuration: Configuration, reload: Reload | None = None) -> Options:

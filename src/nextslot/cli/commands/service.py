@@ -1,5 +1,6 @@
 """Commands about the service itself: start it, show its status, events and audit log."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -54,7 +55,7 @@ def serve(
             output.say(f"  data:    {wanted.data}\nStop with Ctrl-C.")
         sys.stdout.flush()
 
-    if not serving.run(serving.serve(wanted, ready)):
+    if not asyncio.run(serving.serve(wanted, ready)):
         raise typer.Exit(1)
 
 

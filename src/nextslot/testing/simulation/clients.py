@@ -535,7 +535,7 @@ class Clients:
                 {"role_limits": {"FE": chance.choice((1, 2)), "QA": 1}},
                 {"cancel_mode": chance.choice(("finish", "interrupt"))},
                 {"webhook": {"url": chance.choice(ENDPOINTS)}},
-                {"priority_aging_seconds": chance.choice((None, 20.0, 120.0))},
+                {"priority_aging_seconds": chance.choice((None, 1800.0, 7200.0))},
             )
         )
         office_id = chance.choice(OFFICES)

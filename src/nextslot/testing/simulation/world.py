@@ -173,7 +173,7 @@ class World:
             await self._close()
 
     async def _make_office(self, office: str) -> None:
-        aging = Random(f"aging {self._seed} {office}").choice((None, None, 15.0, 90.0))
+        aging = Random(f"aging {self._seed} {office}").choice((None, None, 1800.0, 7200.0))
         await self._scheduler.offices.create(
             office, max_concurrent_jobs=2, role_limits={"FE": 1, "QA": 1}, priority_aging_seconds=aging
         )
