@@ -1183,9 +1183,9 @@ async def test_an_office_job_is_shown_with_all_its_fields(tmp_path: Path) -> Non
 
         assert office_json.office_job(first) == {
             "job_id": first.job_id, "office_id": "o", "job_type": "work", "task_id": "t", "role": "FE",
-            "description": "A", "status": "ready", "priority": 3, "params": {}, "timeout_ms": 5000, "depends_on": [],
-            "blocked_by": [], "retry_count": 0, "executions": [], "created_at": str(testing.BEGINNING),
-            "started_at": None, "completed_at": None, "cancelled_at": None,
+            "description": "A", "status": "ready", "priority": 3, "aged_steps": 0, "params": {},
+            "timeout_ms": 5000, "depends_on": [], "blocked_by": [], "retry_count": 0, "executions": [],
+            "created_at": str(testing.BEGINNING), "started_at": None, "completed_at": None, "cancelled_at": None,
         }  # fmt: skip
         assert (shown["depends_on"], shown["blocked_by"]) == (
             [first.job_id],
