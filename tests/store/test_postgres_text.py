@@ -79,7 +79,9 @@ def test_a_hot_statement_goes_by_its_index_also_in_a_table_that_was_empty(
     plan = "\n".join(row[0] for row in settled.execute(f"explain execute hot{f'({values})' if names else ''}"))
     settled.execute("deallocate hot")
 
-    assert f" {index} " in plan, plan
+    # Of an empty table, either index of lanes with ready jobs does: both begin with the office.
+    wanted = ("lanes_ready", "lanes_ready_class") if name == "lanes.waiting_offices" else (index,)
+    assert any(f" {one} " in plan for one in wanted), plan
     assert "Seq Scan on jobs" not in plan, plan
     assert "Seq Scan on runs" not in plan, plan
 

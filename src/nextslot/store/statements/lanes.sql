@@ -26,7 +26,7 @@ ready, is_open, turn, first_rank, first_position
 
 -- of_office: an office's pause, waiting callers, last turn and period of aging, with its first lanes that have ready jobs (or one empty row)
 select offices.is_paused,
-    (select count(*) from direct_executions where direct_executions.office_id = offices.office_id and status = 'WAITING'),
+    (select count(*) from direct_executions where direct_executions.office_id = :office_id and status = 'WAITING'),
     offices.turn, offices.priority_aging_seconds, lanes.lane_id, lanes.ready, lanes.is_open, lanes.turn, lanes.first_rank, lanes.first_position
 from offices left join lanes on lanes.office_id = offices.office_id and lanes.first_rank is not null
 where offices.office_id = :office_id

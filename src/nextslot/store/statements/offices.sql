@@ -22,8 +22,7 @@ update offices set is_paused = :is_paused where office_id = :office_id and is_pa
 -- get: one office
 select {offices.columns} from offices where office_id = :office_id;
 
--- begin_aging: the jobs of an office get their first step, or their next one at another time; from now on, a position
--- says which of two jobs came first, whatever their priorities
+-- begin_aging: the jobs of an office get their first step, or their next one at another time; from now on, a position says which of two jobs came first, whatever their priorities
 update offices set aging_from = :aging_from, last_position = coalesce(last_position, (
     select coalesce(max(position), 0) from jobs where jobs.office_id = :office_id and stage = 'QUEUED'))
 where office_id = :office_id;
