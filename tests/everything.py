@@ -77,6 +77,7 @@ async def _history(scheduler: Scheduler) -> None:
     """Jobs that ended in every way, chains, groups, dependencies, deliveries with their attempts, an outage."""
     written = await scheduler.submit("write", {"text": "a\\b\t\"c\" – 'd' 🎬"}, webhook={"url": HOOK}, title="t")
     await scheduler.submit("work", office_id="b", webhook={"url": DEAD}, idempotency_key="once")
+    await scheduler._access.write(lambda tx: tx.execute("rollups.set_bound", name="history_from", at=1))
     await scheduler._access.write(lambda tx: aliases.insert(tx, "job", "20240101_120000", written.job_id, "jobs/1"))
     await scheduler.submit("skip")
     failing = await scheduler.submit("fail", {"times": 2}, retry_policy={"max_attempts": 3})

@@ -100,7 +100,7 @@ def test_what_waiting_cannot_mend_fails_at_once(
 def test_a_wrong_password_fails_at_once_and_is_not_shown(server: Server, tmp_path: Path) -> None:
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute("create role guarded login password 'right'")
-    rules = Path(server.url().partition("host=")[2].replace("%2F", "/")) / "pg_hba.conf"
+    rules = Path(server.url().partition("host=")[2].partition("&")[0].replace("%2F", "/")) / "pg_hba.conf"
     rules.write_text("local all guarded scram-sha-256\n" + rules.read_text())
     server.stop()
     server.start()

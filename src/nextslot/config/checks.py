@@ -79,8 +79,9 @@ def table_problems(values: Mapping[str, Any], data: Path) -> Iterator[Found]:
         office = _valid(OfficeTable, table)
         if office is not None:
             yield from _named(("offices", name), settings_problems(name, office.named()))
-    disabled = values.get("extensions")
-    for name in (disabled.get("disabled") or ()) if isinstance(disabled, Mapping) else ():
+    extensions = values.get("extensions")
+    disabled = extensions.get("disabled") if isinstance(extensions, Mapping) else None
+    for name in disabled if isinstance(disabled, (list, tuple)) else ():
         if isinstance(name, str) and name not in extension_api.names():
             there = ", ".join(extension_api.names())
             yield ("extensions", "disabled"), f"there is no extension {name!r}; there are: {there}"
