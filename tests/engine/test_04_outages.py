@@ -164,6 +164,22 @@ async def test_a_cancelled_run_says_nothing_about_its_resource(tmp_path: Path) -
         assert "resource_held" in [event.type for event in await history(scheduler)], "it was the fifth in a row"
 
 
+async def test_after_a_probe_was_cancelled_another_job_probes(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        Server(scheduler)
+        await submit(scheduler, 10)
+        await asyncio.sleep(6)
+        assert "resource_held" in [event.type for event in await history(scheduler)]
+        while not (probe := await scheduler.running()):  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.5)
+
+        await scheduler.cancel(probe[0].job_id, interrupt=True)
+        await asyncio.sleep(600)
+
+        started = [event.timestamp for event in await history(scheduler) if event.type == "job_started"]
+        assert started[-1] > (probe[0].started_at or 0)
+
+
 async def test_jobs_that_do_not_need_the_resource_go_on(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         Server(scheduler)

@@ -47,6 +47,15 @@ class Outages:
                 self._count(tx, resource, now)
             elif outcome.failure_kind not in (FailureKind.CRASH, FailureKind.INTERRUPTED, FailureKind.CANCELLED):
                 self._answered(tx, resource, now)
+            elif outcome.failure_kind is not FailureKind.CRASH:  # Recovery forgets a probe that died.
+                self._probe_again(tx, resource, now)
+
+    def _probe_again(self, tx: Tx, resource: str, now: Instant) -> None:
+        """Lets another job probe a held resource after a pause: the one that did so ended without an answer."""
+        for outage in outages.all_of_them(tx):
+            if outage.resource == resource and outage.is_probed and outage.probe_at is not None:
+                outages.hold(tx, resource, outage.pause_seconds, now)
+                self._timer.note(tx, now.after(outage.pause_seconds))
 
     def _count(self, tx: Tx, resource: str, now: Instant) -> None:
         failures, was_held, pause = outages.failed(tx, resource, FIRST_PAUSE)

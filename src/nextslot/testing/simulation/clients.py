@@ -139,6 +139,8 @@ class Clients:
         allowed = ANY_TIME | OVERTAKEN.get(kind, set())
         if kind in ("invalid", "crowd") or error.code in allowed or (self.has_purged and error.code == "not_found"):
             return
+        if self.has_purged and "there is no job or key" in str(error):
+            return
         if not (self.archived and "is archived" in str(error)):
             self.broken.append(f"the right request {kind} was refused: {error.code}: {error}")
 
