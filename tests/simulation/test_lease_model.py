@@ -178,7 +178,7 @@ class Notes:
 
     def leads(self, is_leader: bool) -> None: ...
 
-    def lapsed(self) -> None:
+    def lapsed(self, has_lapsed: bool) -> None:
         self.has_lapsed.set()
 
     def fenced(self) -> None: ...

@@ -11,8 +11,8 @@ from nextslot.testing.simulation.plan import Action
 from tests.simulation import lease_trace
 from tests.support import IS_ALL
 
-SEEDS = int(os.environ.get("NEXTSLOT_NODE_SEEDS", "60" if IS_ALL else "12"))
-CHUNK = 6
+SEEDS = int(os.environ.get("NEXTSLOT_NODE_SEEDS", "40" if IS_ALL else "10"))
+CHUNK = 4
 
 pytestmark = pytest.mark.sqlite_only("simulates nodes on a file")
 
@@ -50,3 +50,10 @@ def test_a_node_that_is_stopped_for_longer_than_its_lease_is_lost_and_joins_agai
     assert not world.history.broken
     assert lost
     assert [one.node for one in world.observed if one.name == "register"].count(lost[0]) == 2
+
+
+def test_a_node_whose_lease_is_over_starts_nothing_before_it_is_renewed() -> None:
+    slow = [Action("move", 2953749281, 12.0), Action("lag", 3130590860, 0.4), Action("submit", 796302498, 45.0)]
+    world = nodes.simulated(5, slow)
+
+    assert not world.history.broken

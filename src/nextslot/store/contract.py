@@ -167,8 +167,11 @@ class Member(Protocol):
     def leads(self, is_leader: bool) -> None:
         """Makes this node the leader, which does the work that only one node may do, or ends its leadership."""
 
-    def lapsed(self) -> None:
-        """Stops all runs because the lease could not be renewed, before other nodes treat them as lost."""
+    def lapsed(self, has_lapsed: bool) -> None:
+        """Stops all runs because the lease could not be renewed, before other nodes treat them as lost.
+
+        Called again and again until the lease is renewed, which is told with False: a run may have begun meanwhile.
+        """
 
     def fenced(self) -> None:
         """Joins again as a new node, because the others have treated this node, with its runs, as lost."""

@@ -16,6 +16,7 @@ Time passes only when nothing else can happen, so a test never really sleeps and
 
 import asyncio
 import json
+import math
 import random
 import selectors
 import threading
@@ -45,16 +46,29 @@ class NothingLeftToWaitFor(RuntimeError):
     """Everything waits and no timer is set: on virtual time this would last for ever."""
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
+class ExactLoop(asyncio.SelectorEventLoop):
+    """An event loop that calls a timer at its instant and never before, because its time stands still until then.
+
+    asyncio adds the resolution of the clock to the time to see what is due. A larger one would end a wait before its
+    time, and who then waits for the rest of it would wait for ever. A smaller one is lost in a float after a year.
+    """
+
+    @property
+    def _clock_resolution(self) -> float:
+        return math.ulp(self.time())
+
+    @_clock_resolution.setter
+    def _clock_resolution(self, real: float) -> None:
+        """Ignores the resolution of the machine's clock, which asyncio sets."""
+
+
+class VirtualLoop(ExactLoop):
     """An event loop whose time jumps to the next timer as soon as nothing else can run, here or in its executors."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.calls_in_threads = 0
         super().__init__(_JumpingSelector(self))
-        # asyncio adds this to the time to see what is due. After a year the real resolution, a nanosecond, is lost in a
-        # float, and a timer that is due exactly now would never fire.
-        self._clock_resolution = 1e-7
 
     def time(self) -> float:
         return self.seconds

@@ -131,6 +131,7 @@ class Cluster:
         await self._read_nodes(store)
         age = self._clock.monotonic() - since
         membership = Membership(self._registry.node_id, life, self, self._times, age, self._clock.adjust)
+        self._local.dispatcher.has_lease = True
         store.join(membership)
 
     def _begin_incarnation(self, tx: Tx, lease_seconds: float | None) -> int:
@@ -184,10 +185,13 @@ class Cluster:
         self._leader.is_elected = is_leader
         self._serve_soon()
 
-    def lapsed(self) -> None:
-        """Stops all runs; the guardians of commands end these at the same time."""
-        log.error("node %s could not renew its lease: it stops its runs", self._registry.node_id)
-        self._local.executor.stop_all(FailureKind.INTERRUPTED)
+    def lapsed(self, has_lapsed: bool) -> None:
+        """Stops all runs and starts no others; the guardians of commands end these at the same time."""
+        if has_lapsed and self._local.dispatcher.has_lease:
+            log.error("node %s could not renew its lease: it stops its runs", self._registry.node_id)
+        self._local.dispatcher.has_lease = not has_lapsed
+        if has_lapsed:
+            self._local.executor.stop_all(FailureKind.INTERRUPTED)
 
     def fenced(self) -> None:
         if self._store is not None and self._has_joined and (self._rejoining is None or self._rejoining.done()):

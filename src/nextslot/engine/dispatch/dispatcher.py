@@ -34,6 +34,8 @@ class Dispatcher:
         self._is_started = False
         # Whether this node is being drained: it starts nothing more, and other nodes may.
         self.is_held = False
+        # Whether this node may work: other nodes may treat its runs as lost as soon as its lease is over.
+        self.has_lease = True
 
     def start(self) -> None:
         """Claims what may run at the end of each transaction from now on."""
@@ -44,7 +46,7 @@ class Dispatcher:
 
     @property
     def is_dispatching(self) -> bool:
-        return self._is_started and not self.is_held
+        return self._is_started and self.has_lease and not self.is_held
 
     def claim(self, tx: Tx) -> None:
         """Starts every job that order and limits allow now. Runs at the end of each transaction that touched them."""

@@ -192,6 +192,8 @@ class Lease:
         # Read now, since the event loop may run the call much later.
         received = time.monotonic()
         self._notify(lambda: self._membership.adjust(found, sent, received))
+        if self._has_lapsed:
+            self._notify(lambda: self._membership.member.lapsed(False))
         self._renewed_until, self._has_lapsed, self._was_silent = began + times.work_seconds, False, False
         if self._heartbeat is not None:
             self._heartbeat.until = self._until
@@ -250,9 +252,9 @@ class Lease:
             self._notify(lambda: self._membership.member.leads(False))
 
     def _lapse_if_late(self) -> None:
-        if not self._has_lapsed and boottime() >= self._until:
+        if boottime() >= self._until:
             self._has_lapsed = True
-            self._notify(self._membership.member.lapsed)
+            self._notify(lambda: self._membership.member.lapsed(True))
 
     def _channel(self, topic: str) -> sql.Identifier:
         return sql.Identifier(f"{self._keys.channel}_{topic}")

@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
+from nextslot.testing.virtual_time import ExactLoop
+
 NEVER = float("inf")
 # In how many turns the tasks of a machine end that is not needed any more.
 ENDING_TURNS = 12
@@ -56,7 +58,7 @@ class _Still(selectors.SelectSelector):
         return super().select(0)
 
 
-class Machine(asyncio.SelectorEventLoop):
+class Machine(ExactLoop):
     def __init__(self, machines: Machines, lag: Callable[[], float]) -> None:
         self._machines = machines
         self.lag = lag
@@ -64,7 +66,6 @@ class Machine(asyncio.SelectorEventLoop):
         # Until when it is stopped, and when it last went on.
         self.stopped_until = 0.0
         super().__init__(_Still())
-        self._clock_resolution = 1e-7
 
     def time(self) -> float:
         return self._machines.seconds

@@ -36,7 +36,7 @@ from .clients import Clients
 from .followers import Followers
 from .machines import Machine, Machines
 from .oracles import Watch
-from .plan import Action
+from .plan import LENGTH, Action
 from .shared_database import NodeClock, NodeStore, Observed, SharedDatabase, shared
 from .surroundings import OFFICES, Endpoints, SlowThreads, Witness, register
 from .world import EXAMINED_EVERY, STARVATION_AFTER_SECONDS, History, LawBroken
@@ -85,7 +85,6 @@ _FAULTS = {
     "drain": 3,
     "restart": 2,
 }
-LENGTH = 30
 
 
 def make(seed: int, length: int = LENGTH) -> list[Action]:
