@@ -15,6 +15,7 @@ from nextslot.errors import (
     Invalid,
     NotFound,
     SlotBusy,
+    Unavailable,
     UnknownJobType,
 )
 from nextslot.store.contract import Store, Tx
@@ -540,6 +541,32 @@ async def test_while_draining_waiting_callers_are_sent_away_and_running_work_fin
         await scheduler.run_direct("work")
     assert (await running).status is DirectStatus.COMPLETED
     assert await stopping is True
+
+
+async def test_a_stop_ends_although_nothing_can_be_stored_and_every_caller_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = new_scheduler(tmp_path)
+    await scheduler.start()
+    running, waiting = (asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50})) for _ in range(2))
+    await testing.settled()
+    updates = scheduler.stream_direct("work")
+    await anext(updates)
+
+    async def unavailable(*_: Any, **__: Any) -> None:
+        raise Unavailable("the disk is full")
+
+    store = scheduler._store
+    assert store is not None
+    monkeypatch.setattr(store, "write", unavailable)
+
+    assert await scheduler.stop(grace_seconds=60) is False
+    for caller in (waiting, running, anext(updates)):
+        with pytest.raises(Draining):
+            await caller
+
+    async with running_scheduler(tmp_path) as again:
+        assert (await again.run_direct("work")).status is DirectStatus.COMPLETED
 
 
 async def test_a_caller_hears_its_place_progress_and_output_as_they_come(tmp_path: Path) -> None:

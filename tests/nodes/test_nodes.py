@@ -294,6 +294,24 @@ async def test_a_drained_node_starts_nothing_and_others_take_its_queue(database:
     assert (ended.result, again.result) == ("b", "a")
 
 
+async def test_who_waits_for_the_slot_at_a_node_that_is_drained_is_sent_to_another(
+    database: str, tmp_path: Path
+) -> None:
+    a, b = (node(database, name, tmp_path, limits=Limits(running=1)) for name in "ab")
+    async with running(a, b):
+        job = await a.submit("work", {"seconds": 3})
+        waiting = asyncio.ensure_future(a.run_direct("work"))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+
+        await b.nodes.drain("a")
+
+        with pytest.raises(Draining, match="this node is being drained; ask another one"):
+            await asyncio.wait_for(waiting, 10)
+        assert (await asyncio.wait_for(b.run_direct("work"), 20)).result == "b"
+        assert (await b.job(job.job_id)).status == "COMPLETED"
+
+
 async def test_a_node_that_has_left_cannot_be_drained_and_its_work_is_not_waited_for(
     database: str, tmp_path: Path
 ) -> None:

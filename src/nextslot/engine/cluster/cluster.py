@@ -14,7 +14,7 @@ from typing import Protocol
 
 from nextslot.domain import FailureKind
 from nextslot.domain.lease_times import LeaseTimes
-from nextslot.engine.direct.direct_requests import DirectExecutionHandler
+from nextslot.engine.direct.direct_requests import DRAINED, DirectExecutionHandler
 from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
@@ -251,6 +251,8 @@ class Cluster:
         self._offered = offered
         before = self._others
         await store.read(self.refresh)
+        if self._local.dispatcher.is_held:
+            await self._local.direct.end_waits(store, DRAINED)
         if self._others != before:  # A job that did not fit, or that another node was to run, may start here now.
             self.notified(frozenset({"work"}))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nextslot.domain import Direct
+from nextslot.errors import Unavailable
 from nextslot.store.contract import Store
 from nextslot.store.tables import direct
 
@@ -22,11 +23,11 @@ class ConnectedCaller:
     def __init__(self, direct_id: str) -> None:
         self._direct_id = direct_id
         self.ended: asyncio.Future[Direct] = asyncio.get_running_loop().create_future()
-        self.updates: asyncio.Queue[Update] | None = None
+        self.updates: asyncio.Queue[Update | Unavailable] | None = None
         # The number of callers before this one, if its wait timed out.
         self.ahead = 0
         self._place: int | None = None
-        self._has_started = False
+        self.has_started = False
 
     def send(self, kind: str, data: Mapping[str, Any]) -> None:
         if self.updates is not None:
@@ -34,13 +35,20 @@ class ConnectedCaller:
 
     def send_place(self, ahead: int) -> None:
         """Sends the place if it has changed. Drops a place that was read before the start and arrives after it."""
-        if not self._has_started and ahead != self._place:
+        if not self.has_started and ahead != self._place:
             self._place = ahead
             self.send("place", {"direct_id": self._direct_id, "ahead": ahead})
 
     def send_started(self) -> None:
-        self._has_started = True
+        self.has_started = True
         self.send("started", {"direct_id": self._direct_id})
+
+    def fail(self, error: Unavailable) -> None:
+        if self.updates is not None:
+            self.updates.put_nowait(error)
+        if not self.ended.done():
+            self.ended.set_exception(error)
+            self.ended.exception()  # Whoever follows the updates instead does not look at it.
 
 
 class ConnectedCallers(dict[str, ConnectedCaller]):
@@ -72,6 +80,13 @@ class ConnectedCallers(dict[str, ConnectedCaller]):
             waiting = await store.read(lambda tx: direct.waiting_ids(tx, office_id))
             if sent == self._places_sent:
                 return self.send_places(waiting)
+
+    def send_away(self, error: Unavailable, *, is_waiting: bool) -> None:
+        """Answers those who wait, or all, with an error: how they ended cannot be stored."""
+        for run_id, caller in list(self.items()):
+            if not (is_waiting and caller.has_started):
+                del self[run_id]
+                caller.fail(error)
 
     def send_ended(self, ended: Direct, ahead: int = 0) -> None:
         caller = self.pop(ended.run_id, None)

@@ -7,6 +7,7 @@ come first, then those for connected callers.
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -30,6 +31,8 @@ from nextslot.system.instant import Instant
 
 from .connected_callers import ConnectedCaller, ConnectedCallers, Update
 
+log = logging.getLogger(__name__)
+
 MOST_WAITING = 100
 ALL = 1_000_000_000
 WAIT_SECONDS = 300.0
@@ -40,6 +43,7 @@ RENEWED_BEFORE_SECONDS = 300.0
 HUNG_UP = "the caller hung up"
 WAITED_TOO_LONG = "the wait ran out"
 DRAINING = "the scheduler is stopping"
+DRAINED = "this node is being drained"
 CANCELLED = "cancelled"
 OWNER_GONE = "its owner is gone"
 
@@ -347,6 +351,9 @@ class DirectExecutionHandler:
             await self.callers.read_places(store, wanted.office_id)
             while not is_over:
                 update = await caller.updates.get()
+                if isinstance(update, Unavailable):
+                    is_over = True
+                    raise update
                 is_over = update.kind == "result"
                 yield update
         finally:
@@ -356,11 +363,22 @@ class DirectExecutionHandler:
                 self._disconnect(store, run_id, wanted.detach)
 
     async def drain(self, store: Store) -> None:
-        """Ends all callers who wait; work that runs goes on."""
-        for run_id in list(self.callers):
-            await store.write(lambda tx, d=run_id: self.give_up(tx, d, DRAINING, self._clock.now()))  # type: ignore[misc]
+        """Ends all callers who wait, because the scheduler stops; work that runs goes on."""
+        try:
+            await self.end_waits(store, DRAINING)
+        except Unavailable as error:
+            log.error(
+                "direct requests that wait are ended by the next start, since that cannot be stored now: %s", error
+            )
+            self.callers.send_away(Draining(_try_later(DRAINING)), is_waiting=True)
+
+    async def end_waits(self, store: Store, reason: str) -> None:
+        for run_id in [run_id for run_id, caller in self.callers.items() if not caller.has_started]:
+            await store.write(lambda tx, d=run_id: self.give_up(tx, d, reason, self._clock.now()))  # type: ignore[misc]
 
     async def close(self) -> None:
+        """Answers the callers who are left: how their work ended could not be stored."""
+        self.callers.send_away(Draining("the scheduler has stopped, and could not store the result"), is_waiting=False)
         if self._goodbyes:
             await asyncio.wait(self._goodbyes)
 
@@ -441,11 +459,15 @@ def _refuse_wrong_id(direct_id: object) -> None:
         raise Invalid("has the form of an id that the scheduler gives; choose one of another form", field="direct_id")
 
 
+def _try_later(reason: str) -> str:
+    return f"{reason}; try again later" if reason == DRAINING else f"{reason}; ask another one"
+
+
 def answered(ended: Direct, ahead: int) -> Direct:
     """Returns the execution to the caller, or raises if the work never started."""
     if ended.status is DirectStatus.CANCELLED and ended.reason == WAITED_TOO_LONG:
         waited = ended.waited_seconds or 0
         raise SlotBusy(ahead, f"the slot did not come free within {waited:g} seconds; callers ahead: {ahead}")
-    if ended.status is DirectStatus.CANCELLED and ended.reason == DRAINING:
-        raise Draining("the scheduler is stopping; try again later")
+    if ended.status is DirectStatus.CANCELLED and ended.reason in (DRAINING, DRAINED):
+        raise Draining(_try_later(ended.reason))
     return ended

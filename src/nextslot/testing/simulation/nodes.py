@@ -136,6 +136,9 @@ class SimulatedNode(Scheduler):
     def has_joined(self) -> bool:
         return self._cluster._has_joined and self._cluster._rejoining is None
 
+    def is_connected(self, run_id: str) -> bool:
+        return self._runtime.direct.is_connected(run_id)
+
     def use_host(self, host: str) -> None:
         registry = self._runtime.cluster.registry
         registry.card = registry.card._replace(host=host)
@@ -478,6 +481,8 @@ class NodesWorld:
         for other_id, (other, job_id) in self._running.items():
             if other is machine or other.is_dead or self._chains.get(job_id, job_id) != chain:
                 continue
+            if other_id in self._witness.stubborn:  # Nothing but its node's end stops it.
+                continue
             if other.is_stopped or self.machines.seconds - other.stopped_until < STOPS_WITHIN:
                 continue
             self._witness.broken.append(f"run {run.run_id} began while {other_id} of its chain goes on elsewhere")
@@ -499,10 +504,14 @@ class NodesWorld:
                 self.history.broken.append(Broken("what was taken away from a node stops there", how))
         healthy = [site for site in self._sites if self._is_healthy(site, LOOKS_WITHIN)]
         workers = [
-            site for site in healthy if site.name not in self._draining and site.scheduler and not site.scheduler.most
+            site.scheduler
+            for site in healthy
+            if site.name not in self._draining and site.scheduler and not site.scheduler.most
         ]
         for how, since in self._idle_since.items():
-            if workers and now - since > LOOKS_WITHIN and now - since > self._since_deaf():
+            # A caller's work starts on the node that the caller is connected to.
+            able = workers if how.startswith("job ") else [one for one in workers if one.is_connected(how.split()[0])]
+            if able and now - since > LOOKS_WITHIN and now - since > self._since_deaf():
                 self.history.broken.append(Broken("what can run does run, on some node", how))
 
     def _since_deaf(self) -> float:
