@@ -14,7 +14,7 @@ from nextslot.testing.simulation import main, plan, world
 from tests.simulation.planted import planted
 from tests.support import IS_ALL
 
-SEEDS = int(os.environ.get("NEXTSLOT_SEEDS", "800" if IS_ALL else "500"))
+SEEDS = int(os.environ.get("NEXTSLOT_SEEDS", "500"))
 CHUNK = 10
 # One chunk in five has histories of the full length, the others are short: they cost a fifth, and meet other moments.
 CHUNKS = [

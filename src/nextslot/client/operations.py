@@ -172,7 +172,9 @@ def texts(query: Mapping[str, Any]) -> dict[str, str]:
 
 
 def part(text: str) -> str:
-    """Quotes one part of a path."""
+    """Quotes one part of a path: an id or a name. Raises Invalid for what would change the path."""
+    if text in ("", ".", ".."):
+        raise Invalid(f"{text!r} is neither an id nor a name")
     return quote(text, safe="")
 
 

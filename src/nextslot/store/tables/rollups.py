@@ -112,10 +112,6 @@ def bounds(tx: Tx) -> tuple[int, int]:
     return found.get("history_from", 0), found.get("written_from", 0)
 
 
-def set_written_from(tx: Tx, at: int) -> None:
-    tx.execute("rollups.set_bound", name="written_from", at=at)
-
-
 def clear_from(tx: Tx, begin: int) -> None:
     """Removes the rollups from a time on, which is when they are written from."""
     tx.execute("rollups.clear_from", begin=begin)
