@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from nextslot import Limits, Scheduler, testing
+from nextslot import Fail, Limits, NewJob, Scheduler, testing
 from nextslot.domain import Direct, DirectStatus, FailureKind
 from nextslot.errors import (
     Conflict,
@@ -541,6 +541,23 @@ async def test_while_draining_waiting_callers_are_sent_away_and_running_work_fin
         await scheduler.run_direct("work")
     assert (await running).status is DirectStatus.COMPLETED
     assert await stopping is True
+
+
+async def test_a_caller_starts_in_the_transaction_that_empties_the_queue_of_another_office(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path, limits=Limits(running=1)) as scheduler:
+
+        @scheduler.job_type("fail later", retry_policy={"max_attempts": 1})
+        async def fail_later(run: Any) -> None:
+            await asyncio.sleep(5)
+            raise Fail("as asked")
+
+        await scheduler.offices.create("other")
+        wanted = [NewJob(job_type=one, office_id="other") for one in ("fail later", "work")]
+        _, members = await scheduler.submit_group(wanted, mode="parallel")
+        caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 1}))
+
+        assert (await caller).status is DirectStatus.COMPLETED
+        assert await states(scheduler, *members) == ["FAILED", "CANCELLED"]
 
 
 async def test_a_stop_ends_although_nothing_can_be_stored_and_every_caller_is_answered(

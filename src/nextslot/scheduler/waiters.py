@@ -72,6 +72,7 @@ class Waiters:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(Unavailable("the scheduler was stopped before this job ended"))
+                    waiter.exception()  # A caller that still reads the end of the chain gets its answer from there.
 
 
 def _end_of_chain(tx: Tx, chain_id: str) -> Ended | None:

@@ -184,6 +184,11 @@ class TransactionCounters:
         """Returns whether the queue dispatches nothing of a lane: its office is paused, or a direct caller waits."""
         return self.office(lane.office_id).is_paused or self.is_behind_caller(lane)
 
+    def is_emptied(self, lane: Lane) -> bool:
+        """Returns whether this transaction has ended the last ready job of a lane that is stored as open."""
+        known = self._offices.get(lane.office_id)
+        return known is not None and lane.lane_id in known.lanes and known.lanes[lane.lane_id].ready <= 0
+
     def is_behind_caller(self, lane: Lane) -> bool:
         """Returns whether a direct caller of the office waits who falls under a limit of the lane (DEC-004)."""
         return self._is_behind_caller(self.office(lane.office_id), lane.needs)

@@ -90,7 +90,10 @@ def note_passed_over_by_caller(round_: DispatchRound, started: Lane) -> None:
         [
             lane
             for lane in (round_.engine.lanes.lane(round_.tx, lane_id) for lane_id, _ in opened)
-            if started.needs.keys() & lane.shared.keys() and round_.is_allowed(lane) and not round_.fits_elsewhere(lane)
+            if started.needs.keys() & lane.shared.keys()
+            and round_.is_allowed(lane)
+            and not round_.counters.is_emptied(lane)
+            and not round_.fits_elsewhere(lane)
         ],
     )
 
