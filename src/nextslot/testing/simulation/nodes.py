@@ -288,6 +288,8 @@ class NodesWorld:
         register(scheduler, _NodeWitness(self, machine))
         site.clients.scheduler = scheduler
         site.starting = machine.begin(scheduler.start())
+        # A start that fails while its machine is killed or stopped concerns nobody.
+        site.starting.add_done_callback(lambda task: task.cancelled() or task.exception())
         self._disturb(site, 0.0)
 
     def _tend(self) -> None:
@@ -483,7 +485,8 @@ class NodesWorld:
                 continue
             if other_id in self._witness.stubborn:  # Nothing but its node's end stops it.
                 continue
-            if other.is_stopped or self.machines.seconds - other.stopped_until < STOPS_WITHIN:
+            # A machine that was stopped notices what it has missed a moment after it goes on.
+            if any(self.machines.seconds - one.stopped_until < STOPS_WITHIN for one in (machine, other)):
                 continue
             self._witness.broken.append(f"run {run.run_id} began while {other_id} of its chain goes on elsewhere")
         self._running[run.run_id] = (machine, run.job_id)
