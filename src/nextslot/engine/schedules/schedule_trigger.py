@@ -27,10 +27,11 @@ from nextslot.domain import (
 )
 from nextslot.domain.catch_up import Skipped
 from nextslot.domain.cron import Cron, parse
-from nextslot.domain.template_defaults import group_of_schedule, of_schedule
+from nextslot.domain.template_defaults import group_of_schedule, of_schedule, types_of
 from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.submit.intake import Intake
-from nextslot.errors import Conflict, Invalid, NotFound
+from nextslot.errors import Conflict, Forbidden, Invalid, NotFound
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import occurrences, schedules, templates
 from nextslot.store.tables.schedules import Progress
@@ -74,12 +75,13 @@ class _Batch:
 
 
 class ScheduleTrigger:
-    def __init__(self, engine: EngineContext, intake: Intake) -> None:
+    def __init__(self, engine: EngineContext, intake: Intake, quotas: OfficeQuotas) -> None:
         self._clock = engine.clock
         self._timer = engine.timer
         self._events = engine.events
         self._intake = intake
         self._webhooks = engine.webhooks
+        self._quotas = quotas
 
     # What is due.
 
@@ -196,7 +198,11 @@ class ScheduleTrigger:
         account = catch_up.account(schedule, cron, now)
         batch.skipped += [(schedule, skipped) for skipped in account.skipped]
         batch.count += sum(skipped.span.count for skipped in account.skipped) + len(account.to_fire)
+        denied = self._denied(schedule, template) if account.to_fire else None
         for instant in account.to_fire:
+            if denied is not None:
+                batch.skipped.append((schedule, catch_up.one(instant, SkipReason.REFUSED, denied)))
+                continue
             if schedule.overlap is Overlap.SKIP and schedule.schedule_id in at_work:
                 batch.skipped.append((schedule, catch_up.one(instant, SkipReason.OVERLAP)))
                 continue
@@ -204,6 +210,15 @@ class ScheduleTrigger:
             batch.jobs += len(template.jobs or "1")
             at_work.add(schedule.schedule_id)
         batch.planned.append((schedule, account.upcoming))
+
+    def _denied(self, schedule: Schedule, template: Template) -> str | None:
+        """Returns why the office may not make these jobs any more, if a grant has changed since the schedule was made."""
+        try:
+            for job_type in types_of(template):
+                self._quotas.check_type(schedule.office_id, job_type)
+        except Forbidden as error:
+            return str(error)
+        return None
 
     def _store(self, tx: Tx, batch: _Batch, now: Instant) -> None:
         made = self._make(tx, [one.new for one in batch.wanted], now)
