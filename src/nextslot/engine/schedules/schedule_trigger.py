@@ -31,7 +31,7 @@ from nextslot.domain.template_defaults import group_of_schedule, of_schedule, ty
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.submit.intake import Intake
-from nextslot.errors import Conflict, Forbidden, Invalid, NotFound
+from nextslot.errors import Conflict, Invalid, NotFound
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import occurrences, schedules, templates
 from nextslot.store.tables.schedules import Progress
@@ -198,7 +198,8 @@ class ScheduleTrigger:
         account = catch_up.account(schedule, cron, now)
         batch.skipped += [(schedule, skipped) for skipped in account.skipped]
         batch.count += sum(skipped.span.count for skipped in account.skipped) + len(account.to_fire)
-        denied = self._denied(schedule, template) if account.to_fire else None
+        # What admins grant the office may have changed since the schedule was made.
+        denied = self._quotas.type_problem(schedule.office_id, types_of(template))
         for instant in account.to_fire:
             if denied is not None:
                 batch.skipped.append((schedule, catch_up.one(instant, SkipReason.REFUSED, denied)))
@@ -210,15 +211,6 @@ class ScheduleTrigger:
             batch.jobs += len(template.jobs or "1")
             at_work.add(schedule.schedule_id)
         batch.planned.append((schedule, account.upcoming))
-
-    def _denied(self, schedule: Schedule, template: Template) -> str | None:
-        """Returns why the office may not make these jobs any more, if a grant has changed since the schedule was made."""
-        try:
-            for job_type in types_of(template):
-                self._quotas.check_type(schedule.office_id, job_type)
-        except Forbidden as error:
-            return str(error)
-        return None
 
     def _store(self, tx: Tx, batch: _Batch, now: Instant) -> None:
         made = self._make(tx, [one.new for one in batch.wanted], now)
