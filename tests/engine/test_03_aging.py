@@ -67,6 +67,26 @@ def test_a_job_ages_up_to_the_highest_priority_but_not_to_urgent() -> None:
     assert order_priority(MAX_PRIORITY - 3, 3) == MAX_PRIORITY < order_priority(URGENT, 0)
 
 
+@pytest.mark.parametrize("period", [1.0, 1.37, 2.5, 9.9, 60.0, 77.777777, 3600.0])
+def test_steps_share_times_a_tenth_of_the_period_apart_and_none_comes_late(period: float) -> None:
+    period_us = round(period * 1_000_000)
+    begun = [Instant(1_790_000_000_000_000 + n * period_us // 997) for n in range(2 * 997)]
+
+    firsts = [aging.next_step(since, period) for since in begun]
+
+    early = [since + period_us - first for since, first in zip(begun, firsts, strict=True)]
+    assert 0 <= min(early) <= max(early) < max(period_us // 10, 2_000_000)
+    assert len(set(firsts)) <= 2 * min(10, period) + 2
+    assert firsts == sorted(firsts)
+    # From there on, it is exactly a period from step to step.
+    later = {aging.aged(0, 5, first, period, True, Instant(first + 3 * period_us)) for first in firsts}
+    assert later == {(9, first + 4 * period_us) for first in firsts}
+
+
+def test_a_next_step_between_the_shared_times_comes_back_to_them_before_it_is_due() -> None:
+    assert aging.aged(0, 2, Instant(61_000_000), 60.0, True, Instant(61_000_000)) == (3, Instant(120_000_000))
+
+
 # Steps.
 
 
@@ -142,6 +162,32 @@ async def test_a_tick_changes_at_most_a_thousand_jobs(tmp_path: Path, monkeypatc
         await asyncio.sleep(PERIOD + 1)
 
     assert written == [1000, 1000, 500]
+
+
+async def test_steps_of_jobs_that_came_one_by_one_are_stored_in_few_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactions: list[Tx] = []
+    kept = jobs_table.age
+
+    def counted(tx: Tx, rows: Iterable[tuple[int, Instant | None, str]]) -> None:
+        transactions.append(tx)
+        kept(tx, rows)
+
+    monkeypatch.setattr(jobs_table, "age", counted)
+    async with running_scheduler(tmp_path) as scheduler:
+        await ages(scheduler)
+        await scheduler.pause()
+        ids = []
+        for _ in range(300):
+            ids.append((await scheduler.submit("work")).job_id)
+            await asyncio.sleep(PERIOD / 300)
+
+        await asyncio.sleep(2 * PERIOD)
+
+        assert {(await scheduler.job(job_id)).aged_steps for job_id in ids} <= {2, 3}
+        assert len(transactions) <= 3 * 11
+        assert await queued_ids(scheduler) == ids
 
 
 async def test_a_shorter_period_counts_from_its_setting_on_and_a_setting_taken_away_stops_aging(tmp_path: Path) -> None:

@@ -772,6 +772,41 @@ async def test_a_type_that_has_gone_makes_no_jobs_and_every_occurrence_says_so(t
         assert "there is no job type 'gone'" in ((await ledger(second, schedule))[0].detail or "")
 
 
+@pytest.mark.parametrize("job", [{"job_type": "skip"}, {"job_type": None, "jobs": [{"job_type": "skip"}]}])
+async def test_a_type_that_the_office_may_no_longer_make_is_skipped_and_told_and_holds_up_no_other(
+    tmp_path: Path, job: dict[str, Any]
+) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        denied = await new_schedule(scheduler, job={"params": {}, **job})
+        allowed = await new_schedule(scheduler)
+        await scheduler.offices.grant("default", job_types=["work"])
+
+        await passes(MINUTE)
+
+        [refused] = await ledger(scheduler, denied)
+        assert (refused.outcome, refused.reason, refused.job_id) == ("skipped", SkipReason.REFUSED, None)
+        assert refused.detail == "the office 'default' may not make jobs of the type 'skip', only work"
+        [event] = [one for one in await history(scheduler) if one.type == "schedule_skipped"]
+        assert (event.details or {})["detail"] == refused.detail
+        assert await told(scheduler, allowed) == ["07:01 fired"]
+
+        await scheduler.offices.grant("default", job_types=None)
+        await passes(MINUTE)
+        assert await told(scheduler, denied) == ["07:01 refused", "07:02 fired"]
+
+
+async def test_occurrences_missed_before_a_grant_make_no_jobs_of_a_type_that_it_leaves_out(tmp_path: Path) -> None:
+    async with new_scheduler(tmp_path) as first:
+        schedule = await new_schedule(first, "0 * * * *", {"job_type": "skip", "params": {}}, catch_up="all")
+        await first.offices.grant("default", job_types=["work"])
+    await passes(2 * HOUR + 1)
+
+    async with new_scheduler(tmp_path, seed=1) as second:
+        assert await told(second, schedule) == ["08:00 refused", "09:00 refused"]
+        [event] = [one for one in await history(second) if one.type == "schedule_skipped"]
+        assert (event.details or {})["count"] == 2
+
+
 async def test_an_archived_office_gets_no_jobs(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("closing")

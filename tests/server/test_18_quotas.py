@@ -1,19 +1,22 @@
 """Spec 18.11: admins set quotas for each office, which cap what an office may set for itself."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from nextslot import Limits
 from nextslot.domain import Quotas
 from nextslot.engine.settings import office_quotas
 from nextslot.executors.run_context import RunContext
 from nextslot.server.problems import HttpProblem
 from nextslot.server.request_body import Bodies
 
+from .support import Server
 from .test_18_neighbours import neighbours
 
 STREAM = {"Accept": "text/event-stream"}
@@ -158,6 +161,101 @@ async def test_the_combinations_of_type_and_resources_are_bounded_while_nothing_
 
         assert (first, roles, other.status_code) == ([201] * 3, [201] * 2, 201)
         assert over(fourth, "lanes")
+
+
+@asynccontextmanager
+async def declared(tmp_path: Path) -> AsyncIterator[tuple[Server, dict[str, httpx2.AsyncClient]]]:
+    """Two offices; `gpu` is configured, `printer` belongs to a job type, `scanner` to the node."""
+    limits, node = Limits(resources={"gpu": 2}), {"scanner": 1, "gpu": 2, "printer": 1}
+    async with neighbours(tmp_path, "a", "b", limits=limits, node_resources=node) as (server, keys):
+        server.scheduler.job_types.add("print", _nothing, resources=["printer"])
+        yield server, keys
+
+
+async def _nothing(run: RunContext) -> None: ...
+
+
+def naming(resource: str, **fields: Any) -> dict[str, Any]:
+    return {"job_type": "echo", "resources": [resource], **fields}
+
+
+async def test_spec_4_18_a_key_of_one_office_names_only_resources_that_somebody_has_declared(tmp_path: Path) -> None:
+    async with declared(tmp_path) as (server, keys):
+        known = [
+            (await keys["a"].post("/api/jobs", json=naming(one))).status_code
+            for one in ("gpu", "printer", "scanner", "remote")
+        ]
+        plain = await keys["a"].post("/api/jobs", json={"job_type": "print"})
+        before = len((await server.scheduler.lists.jobs()).items)
+        one = naming("gpu7")
+        two = [{"job_type": "echo"}, one]
+        refused = {
+            "job": await keys["a"].post("/api/jobs", json=one),
+            "batch": await keys["a"].post("/api/jobs/batch", json={"jobs": two}),
+            "group": await keys["a"].post("/api/job-groups", json={"mode": "parallel", "jobs": two}),
+            "template": await keys["a"].post("/api/job-templates", json={"name": "one", **one}),
+            "pipeline": await keys["a"].post("/api/job-templates", json={"name": "two", "jobs": two}),
+        }
+
+        assert (known, plain.status_code) == ([201] * 4, 201)
+        assert {how: answer.status_code for how, answer in refused.items()} == dict.fromkeys(refused, 422)
+        assert {how: answer.json()["errors"][0]["field"] for how, answer in refused.items()} == {
+            "job": "resources", "batch": "jobs.1.resources", "group": "jobs.1.resources",
+            "template": "resources", "pipeline": "jobs.1.resources",
+        }  # fmt: skip
+        assert refused["job"].json()["detail"] == (
+            "resources has 'gpu7', which is not in the configuration and belongs to no job type and no node; name one "
+            "of gpu, printer, remote, scanner, or ask an admin to grant the office own_resources"
+        )
+        assert len((await server.scheduler.lists.jobs()).items) == before
+        assert (await server.scheduler.templates.list(office_id="a")).items == ()
+
+
+async def test_spec_4_18_an_office_that_was_granted_it_names_its_own_resources(tmp_path: Path) -> None:
+    async with declared(tmp_path) as (_, keys):
+        await granted(keys["admin"], own_resources=True)
+        made = [(await keys[who].post("/api/jobs", json=naming("gpu7"))).status_code for who in ("a", "b")]
+        template = await keys["a"].post("/api/job-templates", json=naming("gpu7", name="one"))
+        await granted(keys["admin"], own_resources=None)
+        again = await keys["a"].post("/api/jobs", json=naming("gpu7"))
+        renamed = await keys["a"].patch(f"/api/job-templates/{template.json()['template_id']}", json={"name": "two"})
+        wrong = await keys["admin"].patch("/api/quotas/a", json={"own_resources": 2})
+
+        assert (made, template.status_code, again.status_code) == ([201, 422], 201, 422)
+        assert (renamed.status_code, wrong.status_code) == (200, 422)
+
+
+async def test_spec_4_18_a_caller_of_every_office_names_any_resource_and_an_office_uses_what_he_named(
+    tmp_path: Path,
+) -> None:
+    async with declared(tmp_path) as (server, keys):
+        job = await keys["admin"].post("/api/jobs", json=naming("gpu7", office_id="a"))
+        template = await keys["admin"].post("/api/job-templates", json=naming("gpu7", name="one", office_id="a"))
+        by_python = await server.scheduler.submit("echo", resources=["gpu8"], office_id="a")
+        of_template = {"template_id": template.json()["template_id"]}
+        schedule = await keys["a"].post(
+            "/api/schedules", json={"name": "daily", "cron_expression": "@daily", **of_template}
+        )
+
+        uses = [
+            await keys["a"].post("/api/jobs", json=of_template),
+            await keys["a"].post(f"/api/schedules/{schedule.json()['schedule_id']}/trigger", json={}),
+        ]
+
+        assert (job.status_code, template.status_code, schedule.status_code) == (201, 201, 201)
+        assert by_python.resources == {"gpu8": 1}
+        assert [(one.status_code, one.json()["resources"]) for one in uses] == [(201, {"gpu7": 1})] * 2
+
+
+async def test_a_request_that_names_its_own_resources_spoils_no_other_of_its_transaction(tmp_path: Path) -> None:
+    async with declared(tmp_path) as (_, keys):
+        wanted = [("gpu7", "admin"), ("gpu", "a"), ("gpu7", "a")] * 10
+
+        answers = await asyncio.gather(
+            *(keys[who].post("/api/jobs", json=naming(name, office_id="a")) for name, who in wanted)
+        )
+
+        assert [one.status_code for one in answers] == [201, 201, 422] * 10
 
 
 async def test_a_request_with_thousands_of_combinations_is_refused_before_they_are_stored(tmp_path: Path) -> None:

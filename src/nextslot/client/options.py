@@ -102,6 +102,7 @@ class QuotaChanges(TypedDict, total=False):
     stored_bytes: int | None
     max_concurrent_jobs: int | None
     job_types: list[str] | None
+    own_resources: bool | None
 
 
 class TemplatePutOptions(TypedDict, total=False):

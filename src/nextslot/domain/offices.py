@@ -119,3 +119,4 @@ class Quotas(Value):
     stored_bytes: Annotated[int, Says("Bytes of its logs and artifacts, on each node; 0: any")] = 0
     max_concurrent_jobs: Annotated[int, Says("The most that the office may set for itself; 0: anything")] = 0
     job_types: Annotated[tuple[str, ...], Says("The types of its jobs; none: all")] = ()
+    own_resources: Annotated[bool, Says("Whether its keys may name resources that nobody has declared")] = False

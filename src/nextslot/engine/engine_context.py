@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nextslot.domain import Job
+from nextslot.domain import Job, aging
 from nextslot.engine.rollups import Rollups
 from nextslot.executors.job_types import JobTypes
 from nextslot.store.contract import Tx
@@ -53,4 +53,4 @@ class EngineContext:
     def next_step(self, tx: Tx, office_id: str, now: Instant) -> Instant | None:
         """Returns when a job that is ready from now on gets its next step; None if its office does not age its jobs."""
         seconds = self.lanes.counters(tx).office(office_id).aging_seconds
-        return None if seconds is None else now.after(seconds)
+        return None if seconds is None else aging.next_step(now, seconds)

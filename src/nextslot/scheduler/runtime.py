@@ -131,7 +131,7 @@ class Runtime:
         self.executor = Executor(given.clock, self.job_types, given.threads, self.files, stall_alarm_seconds)
         self.direct = DirectExecutionHandler(engine, self.intake, self.outages, workers.node, self.quotas)
         self.dispatcher = Dispatcher(engine, self.direct, self.outages, starvation_after_seconds)
-        self.trigger = ScheduleTrigger(engine, self.intake)
+        self.trigger = ScheduleTrigger(engine, self.intake, self.quotas)
         self.recovery = Recovery(engine, self.finisher, self.direct, self.outages, self.trigger, self.files)
         self.deliveries = DeliveryWorker(
             engine, lambda: given.sender or _http_sender(given, self.webhooks), self.quotas

@@ -141,7 +141,8 @@ class UnitOfWork:
         allowed = self.context.job_types
         if allowed and job_type not in allowed:
             raise Forbidden(f"this key may not make jobs of the type {job_type!r}, only {', '.join(allowed)}")
-        self.quotas.check_type(office_id, job_type)
+        if (problem := self.quotas.type_problem(office_id, [job_type])) is not None:
+            raise Forbidden(problem)
 
     def _audited(self, work: Work[T]) -> Work[T]:
         def audited(tx: Tx) -> T:
@@ -154,6 +155,10 @@ class UnitOfWork:
                 for one in created:
                     self.refuse_type(one.office_id, one.job_type)
                 self.quotas.check_created(tx, created)
+            new = tx.local(NewWork)
+            named, new.own_resources = new.own_resources, []
+            if named and self.context.office_id is not None:
+                self.quotas.check_resources(named)
             if tx.local(NewLanes).new_classes:
                 self.quotas.check_classes(tx)
             self.audit.note(tx, self.context.actor, self.clock.now())

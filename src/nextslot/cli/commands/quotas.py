@@ -8,6 +8,8 @@ from nextslot.cli import arguments
 from nextslot.cli.session import Session, add_group
 
 Which = Annotated[str, typer.Argument(metavar="OFFICE", help="The office's id.", show_default=False)]
+# How a value that is no number is shown.
+WORDS = {("job_types", "[]"): "all", ("own_resources", "False"): "no", ("own_resources", "True"): "yes"}
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +37,7 @@ def grant(
 def _show(session: Session, quotas: dict[str, Any]) -> None:
     used = quotas.get("used") or {}
     rows = [
-        [name, "all" if name == "job_types" and not value else value, used.get(name, "")]
+        [name, WORDS.get((name, str(value)), value), used.get(name, "")]
         for name, value in quotas.items()
         if name != "used"
     ]

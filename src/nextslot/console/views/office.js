@@ -130,7 +130,7 @@ function Quotas({ quotas }) {
     <th class="number">Used</th></tr></thead>
     <tbody>${Object.entries(most).map(
       ([name, value]) => html`<tr key=${name}><td class="mono">${name}</td>
-      <td class="number">${value ? count(value) : "–"}</td>
+      <td class="number">${value === true ? "yes" : value ? count(value) : "–"}</td>
       <td class="number">${typeof used[name] === "number" ? count(used[name]) : ""}</td></tr>`,
     )}<tr><td class="mono">job_types</td><td class="number" colspan="2">${types.length ? types.join(", ") : "all"}</td></tr>
     </tbody></table><//>`;

@@ -46,6 +46,6 @@ def _apply_new_period(tx: Tx, now: Instant, limit: int) -> bool:
     page = [] if period is None else jobs.queue_places(tx, office_id, after, limit)
     if page and period is not None:
         ready = [place.job_id for place, is_ready in page if is_ready]
-        jobs.age_at_latest(tx, ready, now.after(period))
+        jobs.age_at_latest(tx, ready, aging.next_step(now, period))
     offices.age_from(tx, office_id, page[-1][0] if len(page) == limit else None)
     return False

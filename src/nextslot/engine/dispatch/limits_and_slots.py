@@ -400,7 +400,7 @@ class Workers:
         self.most = most
         self.resources = dict(resources or {})
         # Resources that any node lists: nodes that do not list such a resource have none of it.
-        self._counted: Set[str] = self.resources.keys()
+        self.counted: Set[str] = self.resources.keys()
         self._elsewhere: Mapping[str, int] = {}
         self._types_elsewhere: Set[str] = frozenset()
         self._taken: set[int] = set()
@@ -409,7 +409,7 @@ class Workers:
 
     def know_others(self, resources: Mapping[str, int], job_types: Set[str]) -> None:
         """Takes over, of the other nodes, the most units of each resource on a live one, and the job types they run."""
-        self._counted = self.resources.keys() | resources.keys()
+        self.counted = self.resources.keys() | resources.keys()
         self._elsewhere, self._types_elsewhere = resources, job_types
 
     def runs_elsewhere(self, job_type: str) -> bool:
@@ -420,12 +420,12 @@ class Workers:
         return all(
             units <= max(self.resources.get(resource, 0), self._elsewhere.get(resource, 0))
             for resource, units in lane.resources.items()
-            if resource in self._counted
+            if resource in self.counted
         )
 
     def has_room(self, tx: Tx, lane: Lane) -> bool:
         """Returns whether this node can run one more such job."""
-        if not self.most and not self._counted:
+        if not self.most and not self.counted:
             return True
         change = tx.local(self._new_change)
         if self.most and len((self._taken - change.freed) | change.taken) >= self.most:
@@ -433,7 +433,7 @@ class Workers:
         return all(
             self._used[resource] + change.units[resource] + units <= self.resources.get(resource, 0)
             for resource, units in lane.resources.items()
-            if resource in self._counted
+            if resource in self.counted
         )
 
     def take(self, tx: Tx, lane: Lane) -> str:
@@ -457,7 +457,7 @@ class Workers:
             return  # A slot of another node, or of an earlier incarnation, was never counted here.
         change = tx.local(self._new_change)
         change.freed.add(slot)
-        if self._counted:
+        if self.counted:
             change.units.subtract(lane.resources)
 
     def _slot(self, worker_id: str | None) -> int | None:
@@ -468,7 +468,7 @@ class Workers:
     def _take(self, change: SlotsChanged, slot: int, lane: Lane) -> None:
         change.freed.discard(slot)
         change.taken.add(slot)
-        if self._counted:
+        if self.counted:
             change.units.update(lane.resources)
 
     def forget(self) -> None:

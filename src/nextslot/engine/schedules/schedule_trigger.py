@@ -27,8 +27,9 @@ from nextslot.domain import (
 )
 from nextslot.domain.catch_up import Skipped
 from nextslot.domain.cron import Cron, parse
-from nextslot.domain.template_defaults import group_of_schedule, of_schedule
+from nextslot.domain.template_defaults import group_of_schedule, of_schedule, types_of
 from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.submit.intake import Intake
 from nextslot.errors import Conflict, Invalid, NotFound
 from nextslot.store.contract import Store, Tx
@@ -74,12 +75,13 @@ class _Batch:
 
 
 class ScheduleTrigger:
-    def __init__(self, engine: EngineContext, intake: Intake) -> None:
+    def __init__(self, engine: EngineContext, intake: Intake, quotas: OfficeQuotas) -> None:
         self._clock = engine.clock
         self._timer = engine.timer
         self._events = engine.events
         self._intake = intake
         self._webhooks = engine.webhooks
+        self._quotas = quotas
 
     # What is due.
 
@@ -196,7 +198,12 @@ class ScheduleTrigger:
         account = catch_up.account(schedule, cron, now)
         batch.skipped += [(schedule, skipped) for skipped in account.skipped]
         batch.count += sum(skipped.span.count for skipped in account.skipped) + len(account.to_fire)
+        # What admins grant the office may have changed since the schedule was made.
+        denied = self._quotas.type_problem(schedule.office_id, types_of(template))
         for instant in account.to_fire:
+            if denied is not None:
+                batch.skipped.append((schedule, catch_up.one(instant, SkipReason.REFUSED, denied)))
+                continue
             if schedule.overlap is Overlap.SKIP and schedule.schedule_id in at_work:
                 batch.skipped.append((schedule, catch_up.one(instant, SkipReason.OVERLAP)))
                 continue

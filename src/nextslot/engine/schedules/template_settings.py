@@ -4,25 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from nextslot.domain import (
-    DEFAULT_OFFICE,
-    Json,
-    NewJob,
-    RetryPolicy,
-    Template,
-    request_checks,
-)
+from nextslot.domain import DEFAULT_OFFICE, Json, NewJob, RetryPolicy, Template, request_checks
 from nextslot.domain.declared_values import declared
+from nextslot.domain.template_defaults import members
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.submit.intake import Intake
-from nextslot.errors import (
-    Conflict,
-    Invalid,
-    NotFound,
-    Problem,
-    UnknownJobType,
-)
+from nextslot.errors import Conflict, Invalid, NotFound, Problem, UnknownJobType
 from nextslot.executors.job_types import resource_units
 from nextslot.store.contract import Tx
 from nextslot.store.tables import templates
@@ -98,6 +86,9 @@ class TemplateSettings:
         if values.get("resources") is not None:
             values["resources"] = resource_units(values["resources"])
         template: Template = replace(before, **values)
+        if values.get("resources") or values.get("jobs"):
+            single = NewJob(office_id=template.office_id, resources=template.resources)
+            self._intake.note_resources(tx, [single] if template.jobs is None else members(template))
         if before.name and template.office_id != before.office_id:
             raise Conflict(f"a template stays in its office, {before.office_id!r}: create another one there")
         self._intake.office(tx, template.office_id)

@@ -5,7 +5,7 @@ are made in the transaction that creates something.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from nextslot.domain import Json, Quotas, bounds
@@ -13,7 +13,7 @@ from nextslot.domain.declared_values import declared
 from nextslot.engine.dispatch.limits_and_slots import NewLanes
 from nextslot.engine.effects import QuotasChanged
 from nextslot.engine.submit.queue_order import Created, NewWork
-from nextslot.errors import Conflict, Forbidden, Invalid, NotFound, OverQuota
+from nextslot.errors import Conflict, Forbidden, Invalid, NotFound, OverQuota, Problem
 from nextslot.store.contract import Tx
 from nextslot.store.tables import nodes, offices, quotas
 
@@ -81,12 +81,18 @@ class OfficeQuotas:
         if most and not 0 < max_concurrent_jobs <= most:
             raise Forbidden(f"the office {office_id!r} may run at most {most} jobs at once: an admin grants more")
 
-    def check_type(self, office_id: str, job_type: str) -> None:
-        """Raises Forbidden if an office may not make jobs of a type."""
+    def type_problem(self, office_id: str, job_types: Iterable[str]) -> str | None:
+        """Returns why an office may not make jobs of these types; None if it may."""
         allowed = self.of(office_id).job_types
-        if allowed and job_type not in allowed:
-            denied = f"the office {office_id!r} may not make jobs of the type {job_type!r}"
-            raise Forbidden(f"{denied}, only {', '.join(allowed)}")
+        denied = next((one for one in job_types if allowed and one not in allowed), None)
+        problem = f"the office {office_id!r} may not make jobs of the type {denied!r}, only {', '.join(allowed)}"
+        return None if denied is None else problem
+
+    def check_resources(self, named: Sequence[tuple[str, Problem]]) -> None:
+        """Raises Invalid if requests for an office name resources that nobody has declared, and it may not."""
+        problems = [problem for office_id, problem in named if not self.of(office_id).own_resources]
+        if problems:
+            raise Invalid(problems)
 
     def check_created(self, tx: Tx, created: Sequence[Created]) -> None:
         """Raises if a work has created more than its office may have."""
@@ -149,5 +155,8 @@ def _refuse_wrong(given: Mapping[str, Json]) -> None:
         if name == "job_types":
             if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
                 raise Invalid("is not a list of job types", field=name)
+        elif name == "own_resources":
+            if type(value) is not bool:
+                raise Invalid("is not true or false", field=name)
         elif (problem := (bounds.COUNT if name in ANY_NUMBER else bounds.LIMIT).problem(value)) is not None:
             raise Invalid(problem, field=name)

@@ -23,6 +23,7 @@ from nextslot.domain import (
     webhook_delivery,
 )
 from nextslot.domain.bounds import MAX_PARAMS_BYTES
+from nextslot.domain.limits import Limits
 from nextslot.domain.request_checks import Form
 from nextslot.domain.template_defaults import from_template, group_of_template
 from nextslot.engine.engine_context import EngineContext
@@ -34,7 +35,7 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import column_codec, dependencies, groups, jobs, offices, templates
 from nextslot.system.instant import Instant
 
-from .queue_order import QueueManager
+from .queue_order import NewWork, QueueManager
 
 MAX_BATCH = 100_000
 # How many problems of a large request are reported.
@@ -84,6 +85,7 @@ class Intake:
         self._chance = engine.chance
         self._job_types = engine.job_types
         self._lanes = engine.lanes
+        self._workers = engine.workers
         self._queue = queue
         self._webhooks = engine.webhooks
         self._resolver = resolver
@@ -187,6 +189,8 @@ class Intake:
         forms = [request_checks.form(new) for new in wanted]
         if not is_past:
             self.check(wanted, now, forms)
+            if not is_completed:
+                self.note_resources(tx, asked)
         answers, existing = self._answers(tx, wanted)
         # The jobs to create, each with the first request that it answers.
         made: dict[str, int] = {}
@@ -201,6 +205,25 @@ class Intake:
             Accepted(placed.get(job_id) or existing[job_id], is_new=made.get(job_id) == index)
             for index, job_id in enumerate(answers)
         ]
+
+    def note_resources(self, tx: Tx, asked: Sequence[NewJob]) -> None:
+        """Notes which requests name a resource that nobody has declared: a key of one office may not (spec 4.18)."""
+        naming = [(index, new) for index, new in enumerate(asked) if new.resources]
+        known = self._known_resources() if naming else set()
+        for index, new in naming:
+            for name in sorted(resource_units(new.resources).keys() - known)[:MOST_PROBLEMS]:
+                problem = (
+                    f"has {name!r}, which is not in the configuration and belongs to no job type and no node; name one "
+                    f"of {', '.join(sorted(known))}, or ask an admin to grant the office own_resources"
+                )
+                found = Problem(_at(asked, index, "resources"), problem)
+                tx.local(NewWork).own_resources.append((new.office_id, found))
+
+    def _known_resources(self) -> set[str]:
+        policy = self._lanes.policy
+        configured = {*policy.resources, *policy.UNCOUNTED} if isinstance(policy, Limits) else set[str]()
+        types = map(self._job_types.get, self._job_types.names())
+        return configured.union(self._workers.counted, *(job_type.resources for job_type in types))
 
     def _from_templates(self, tx: Tx, wanted: Sequence[NewJob]) -> Sequence[NewJob]:
         """Returns the requests, completed by the templates that they name. Refuses unknown and archived templates."""

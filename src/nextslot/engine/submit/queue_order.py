@@ -11,7 +11,7 @@ from typing import NamedTuple
 from nextslot.domain import MAX_PRIORITY, URGENT, Job, Stage, bounds, request_checks
 from nextslot.engine.effects import RequestsLinked
 from nextslot.engine.engine_context import EngineContext
-from nextslot.errors import AlreadyDispatched, AlreadyFinished, Invalid, NotFound
+from nextslot.errors import AlreadyDispatched, AlreadyFinished, Invalid, NotFound, Problem
 from nextslot.store.contract import Tx
 from nextslot.store.tables import jobs, lanes, offices
 from nextslot.store.tables.jobs import Place
@@ -38,6 +38,8 @@ class NewWork:
 
     def __init__(self, tx: Tx) -> None:
         self.created: list[Created] = []
+        # By office, the problems of the last work's requests with resources that nobody has declared.
+        self.own_resources: list[tuple[str, Problem]] = []
 
 
 class QueueManager:

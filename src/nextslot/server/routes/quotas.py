@@ -31,6 +31,7 @@ class QuotasPatch(Body):
     stored_bytes: Count | None = None
     max_concurrent_jobs: Limit | None = None
     job_types: Annotated[list[Text], Field(max_length=1000)] | None = None
+    own_resources: bool | None = None
 
 
 @shows(domain.Quotas, schemas.IN_ANSWERS)
