@@ -341,8 +341,8 @@ class WebhookService:
         return webhook, secret
 
     def change(self, tx: Tx, webhook_id: str, changes: Mapping[str, Json], now: Instant) -> tuple[Webhook, Webhook]:
-        """Changes `url`, `events`, `office_id`, `format` or `enabled`. Returns (before, after). Disabling ends its pending
-        deliveries.
+        """Changes `url`, `events`, `office_id`, `format` or `enabled`. Returns (before, after). Disabling ends its
+        pending deliveries.
         """
         unknown = sorted(changes.keys() - {"url", "events", "office_id", "format", "enabled"})
         if unknown or not changes:
