@@ -254,6 +254,30 @@ async def test_OQ_002_the_failure_policy_of_groups_can_be_replaced(tmp_path: Pat
         assert (await scheduler.group(group.group_id)).status == "PARTIAL"
 
 
+class Broken:
+    def after_member(self, group: Group, end: ChainEnd) -> Action:
+        raise RuntimeError("no idea")
+
+
+class Foreign:
+    def after_member(self, group: Group, end: ChainEnd) -> str:
+        return "stop"
+
+
+@pytest.mark.parametrize("policy", [Broken(), Foreign(), object()])
+async def test_OQ_002_a_policy_without_an_answer_leaves_the_decision_to_on_failure(
+    tmp_path: Path, policy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with counted_scheduler(tmp_path, group_failure=policy) as scheduler:
+        failing = NewJob(job_type="fail", retry_policy={"max_attempts": 0})
+
+        group, made = await scheduler.submit_group([work(1), failing, work(1)], on_failure="stop")
+        await scheduler.wait(made[1].job_id)
+
+        assert await states(scheduler, *made) == ["COMPLETED", "FAILED", "CANCELLED"]
+        assert f"on_failure decides about group {group.group_id}" in caplog.text
+
+
 @MODES
 @pytest.mark.parametrize(
     ("members", "status"),

@@ -92,6 +92,42 @@ async def test_an_offices_webhook_tells_a_chat_of_its_jobs_and_groups(tmp_path: 
         assert "group night: completed" in second
 
 
+@pytest.mark.parametrize("chat", CHECKS)
+async def test_a_subscription_may_tell_a_chat_too(tmp_path: Path, chat: str) -> None:
+    box = Mailbox()
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
+        made, _ = await scheduler.webhooks.create(URLS[chat], format=chat)
+        await scheduler.webhooks.test(made.webhook_id)
+        job = await scheduler.submit("work", title="the job")
+        await scheduler.wait(job.job_id)
+        await settled()
+
+        tested, done = read(box, chat)
+        assert "webhook.test" in tested
+        assert "the job completed" in done
+        assert {one.webhook_id for one in (await scheduler.webhooks.deliveries()).items} == {made.webhook_id}
+
+
+async def test_the_format_of_a_subscription_is_checked_and_can_be_changed(tmp_path: Path) -> None:
+    box = Mailbox()
+    async with running_scheduler(tmp_path, sender=box) as scheduler:
+        made, _ = await scheduler.webhooks.create(URLS["slack"], format="slack")
+        with pytest.raises(Invalid, match="format must be one of slack, discord, ntfy"):
+            await scheduler.webhooks.create(URLS["slack"], format="teams")
+        with pytest.raises(Invalid, match="has no topic"):
+            await scheduler.webhooks.create("http://127.0.0.1/", format="ntfy")
+        with pytest.raises(Invalid, match="give the whole URL"):
+            await scheduler.webhooks.change(made.webhook_id, url=made.to_dict()["url"])
+
+        plain = await scheduler.webhooks.change(made.webhook_id, format=None)
+        job = await scheduler.submit("work")
+        await scheduler.wait(job.job_id)
+        await settled()
+
+        assert plain.to_dict()["url"] == URLS["slack"]
+        assert [json.loads(message.body)["event"] for message in box.messages] == ["job.run.completed"]
+
+
 def test_a_url_of_a_chat_shares_no_message_with_other_forms() -> None:
     own, office = {"url": "http://a/x", "format": "slack"}, {"url": "http://a/x"}
 
@@ -113,6 +149,7 @@ async def test_no_answer_shows_the_part_of_a_chats_url_that_lets_others_write_th
     webhook = {"url": URLS[chat] + "?wait=secret", "format": chat}
     async with running_scheduler(tmp_path, sender=Mailbox()) as scheduler:
         office = await scheduler.offices.create("o", webhook=webhook)
+        subscribed, _ = await scheduler.webhooks.create(URLS[chat] + "?wait=secret", office_id="o", format=chat)
         fields = {"name": "one", "job_type": "work", "webhook": webhook, "office_id": "o"}
         one = await scheduler.templates.create(**fields)
         jobs = [{"job_type": "work", "webhook": webhook}]
@@ -123,9 +160,9 @@ async def test_no_answer_shows_the_part_of_a_chats_url_that_lets_others_write_th
         listed = await scheduler.lists.jobs_shown(JobFilter())
         deliveries = (await scheduler.webhooks.deliveries()).items
 
-        shown = [one.to_dict() for one in (office, one, several, job, *deliveries)]
-        assert len(deliveries) == 2
-        assert "secret" not in orjson.dumps([shown, listed.items]).decode()
+        shown = [one.to_dict() for one in (office, subscribed, one, several, job, *deliveries)]
+        assert len(deliveries) == 3
+        assert "secret" not in orjson.dumps([shown, listed.items]).decode().replace("old_secret_until", "")
         assert job.to_dict()["webhook"]["url"] == URLS[chat].replace("secret", "…")
         with pytest.raises(Invalid, match="give the whole URL"):
             await scheduler.submit("work", webhook=job.to_dict()["webhook"])

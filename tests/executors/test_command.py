@@ -76,7 +76,7 @@ def test_a_command_need_not_read_its_parameters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("params", "problem"),
     [
-        ({}, "params: \"path\" is a required property"),
+        ({}, "params: \"path\" is missing"),
         ({"path": "a\0b"},
          "params.path contains a NUL character, which a command's argument cannot contain; remove it"),
         ({"path": "x" * 131_072},
@@ -428,7 +428,7 @@ def test_job_types_come_from_the_tables_of_the_configuration(tmp_path: Path) -> 
     assert (thumbnail.resources, thumbnail.timeout_seconds, thumbnail.stall_timeout_seconds) == ({"gpu": 1}, 600, 1.5)
     assert thumbnail.is_async
     assert not thumbnail.problems({"size": 1, "path": "a", "more": 1})
-    assert [str(one) for one in thumbnail.problems({"size": 1})] == ['params: "path" is a required property']
+    assert [str(one) for one in thumbnail.problems({"size": 1})] == ['params: "path" is missing']
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from nextslot.cli.serving import is_unprotected
 from nextslot.client import Client
+from nextslot.client.problems import NoAnswer
 from nextslot.errors import Invalid
 from nextslot.server.app import Options
 from nextslot.server.tls import Certificate
@@ -49,6 +50,9 @@ def test_a_client_that_knows_the_authority_is_served_and_another_is_not(
         monkeypatch.setenv("NEXTSLOT_CA", str(cert))
         with Client(server.url) as client:
             assert client.job(job.job_id).job_id == job.job_id
+        monkeypatch.delenv("NEXTSLOT_CA")
+        with Client(server.url) as client, pytest.raises(NoAnswer, match=r"is not trusted .*PEM file in NEXTSLOT_CA"):
+            client.job(job.job_id)
         with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             httpx2.get(f"{server.url}/health")
         with pytest.raises(httpx2.HTTPError):

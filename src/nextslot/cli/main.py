@@ -72,10 +72,7 @@ def sentence(error: NextslotError) -> str:
         look = "check with `nextslot ls` or `nextslot events` before you ask again"
         return f"{error.problem}; {again if error.path == '/api/jobs' else look}"
     if isinstance(error, NoAnswer):
-        return (
-            f"no server answers at {error.url} ({error.reason}); "
-            "start one with `nextslot serve`, or give its address with --url"
-        )
+        return error.sentence("give its address with --url")
     if error.status == 401:
         return f"{str(error).partition('; ')[0]}; give one with --key, or in NEXTSLOT_API_KEY"
     if isinstance(error, NotFound) and str(error).startswith("there is no job "):

@@ -66,6 +66,20 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def print_result(result: Any) -> None:
+    """Prints what a run returned: whole into a pipe or a file, for people on a terminal."""
+    print_json(for_people(result) if sys.stdout.isatty() else result)
+
+
+def for_people(result: Any) -> Any:
+    """Leaves out what only programs compare."""
+    if isinstance(result, list):
+        return [for_people(one) for one in result]
+    if not isinstance(result, dict):
+        return result
+    return {name: for_people(value) for name, value in result.items() if name not in ("fingerprint", "sketch")}
+
+
 def print_json_line(value: Any) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()

@@ -4,7 +4,6 @@ Progress and log lines of direct work go to stderr, results to stdout.
 """
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -125,7 +124,7 @@ def _print_end(ended: "Ended") -> None:
     if ended.error:
         output.remark(output.clean(ended.error))
     if ended.result is not None:
-        output.print_json(ended.result)
+        output.print_result(ended.result)
 
 
 def write_log(session: Session, text: str) -> None:
@@ -173,4 +172,4 @@ def _print_result(ended: "Direct") -> None:
     if ended.error:
         output.remark(f"failed ({ended.failure_kind}): {output.clean(ended.error)}")
     if ended.status == "COMPLETED" and ended.result is not None:
-        output.say(json.dumps(ended.result, indent=2, ensure_ascii=False))
+        output.print_result(ended.result)

@@ -151,4 +151,5 @@ class WebhookChanges(TypedDict, total=False):
     url: str
     events: Sequence[str]
     office_id: str | None
+    format: str | None
     enabled: bool

@@ -25,7 +25,13 @@ class NoAnswer(Unavailable):
     def __init__(self, url: str, reason: str) -> None:
         self.url = url
         self.reason = reason
-        super().__init__(f"no server answers at {url} ({reason}); start one with `nextslot serve`, or give its address")
+        super().__init__(self.sentence("give its address"))
+
+    def sentence(self, address: str) -> str:
+        """Returns the problem and its remedy; `address` says how another address is given."""
+        if "certificate verify failed" in self.reason:
+            return f"{self.url} is not trusted ({self.reason}); name the authority's PEM file in NEXTSLOT_CA"
+        return f"no server answers at {self.url} ({self.reason}); start one with `nextslot serve`, or {address}"
 
 
 class OutcomeUnknown(NoAnswer):

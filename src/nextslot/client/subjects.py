@@ -189,9 +189,12 @@ class Webhooks(Collection[Way, Webhook]):
     PATH, KIND = "/api/webhooks", Webhook
 
     @verb
-    def create(self, url: str, events: Sequence[str] | None = None, office_id: str | None = None) -> Operation[Webhook]:
+    def create(
+        self, url: str, events: Sequence[str] | None = None, office_id: str | None = None, format: str | None = None
+    ) -> Operation[Webhook]:
         """Creates a subscription. Only this answer has the secret, so the request is never repeated."""
-        return self._ask(post("/api/webhooks", given(url=url, events=events, office_id=office_id)), Webhook.read)
+        body = given(url=url, events=events, office_id=office_id, format=format)
+        return self._ask(post("/api/webhooks", body), Webhook.read)
 
     @verb
     def get(self, webhook_id: str) -> Operation[Webhook]:

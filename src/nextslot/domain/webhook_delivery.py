@@ -73,20 +73,25 @@ def problems(
     if not isinstance(webhook, dict):
         yield Problem(field, must_be(webhook, 'a JSON object: {"url": …, "events": […]}'))
         return
-    words = formats.get(str(webhook.get("format")))
-    is_known = words is not None or webhook.get("format") in (None, *CHAT_FORMATS)
     for name in webhook:
-        if name == "format" and not is_known:
-            yield Problem(f"{field}.format", f"must be one of {', '.join(CHAT_FORMATS)}")
-        elif name not in ("url", "events", "format"):
+        if name not in ("url", "events", "format"):
             yield Problem(field, f"has no part {name!r}; its parts are url, events and format")
-    if webhook.get("format") == "ntfy" and not urlsplit(str(webhook.get("url"))).path.strip("/"):
-        yield Problem(f"{field}.url", "has no topic; it must end with one, such as https://ntfy.sh/my-topic")
-    if chat_of(webhook) is not None and str(webhook.get("url")).endswith(HIDDEN):
-        yield Problem(f"{field}.url", "is shown without its secret part; give the whole URL")
+    words = formats.get(str(webhook.get("format")))
+    if words is None:
+        yield from chat_problems(f"{field}.", webhook)
     yield from url_problems(f"{field}.url", webhook.get("url"), allow_private)
     if webhook.get("events") is not None:
         yield from event_problems(f"{field}.events", webhook["events"], allowed if words is None else words)
+
+
+def chat_problems(prefix: str, webhook: Mapping[str, Json]) -> Iterator[Problem]:
+    format_, url = webhook.get("format"), str(webhook.get("url"))
+    if format_ not in (None, *CHAT_FORMATS):
+        yield Problem(f"{prefix}format", f"must be one of {', '.join(CHAT_FORMATS)}")
+    if format_ == "ntfy" and not urlsplit(url).path.strip("/"):
+        yield Problem(f"{prefix}url", "has no topic; it must end with one, such as https://ntfy.sh/my-topic")
+    if chat_of(webhook) is not None and url.endswith(HIDDEN):
+        yield Problem(f"{prefix}url", "is shown without its secret part; give the whole URL")
 
 
 def url_problems(field: str, url: object, allow_private: bool) -> Iterator[Problem]:
@@ -141,7 +146,9 @@ def targets(
         chat = chat_of(office)
         _place(Target(office["url"], (SERVER,), False, in_office_words and chat is None, chat), found, apart)
     for one in subscriptions:
-        if event in one.events:
+        if event in one.events and one.format is not None:
+            apart.append(Target(one.url, (one.webhook_id,), False, chat=one.format))
+        elif event in one.events:
             known = found.get(one.url) or Target(one.url, (), False)
             found[one.url] = known._replace(signers=(*known.signers, one.webhook_id))
     return [*found.values(), *apart]

@@ -11,7 +11,7 @@ from nextslot.system.instant import Instant
 from .bounds import Json
 from .declared_values import At, Id, Internal, Says, ShownAs, Value
 
-# Formats for people, which every webhook of a job or an office may have; engine/webhooks/chat_formats.py writes them.
+# Formats for people, which every webhook may have; engine/webhooks/chat_formats.py writes them.
 CHAT_FORMATS = ("slack", "discord", "ntfy")
 # How the messages to these chats begin; a message for programs begins with its type.
 _CHAT_MESSAGE = re.compile(r'\{"(text|content|topic)":')
@@ -60,6 +60,11 @@ class Webhook(Value, Generic[At]):
     old_secret_until: Annotated[At | None, Says("Until then the secret before signs too")] = None
     created_by: str | None = None
     created_at: At
+    format: Annotated[str | None, Says(f"Of {', '.join(CHAT_FORMATS)}; null: signed JSON for programs")] = None
+
+    def to_dict(self) -> dict[str, Json]:
+        """Returns the JSON form; the URL of a chat is shown without its secret part."""
+        return dict(_shown(super().to_dict()))
 
 
 class Attempt(Value, Generic[At]):

@@ -93,7 +93,8 @@ class JobType:
 
 
 def _problem(error: jsonschema_rs.ValidationError) -> Problem:
-    return Problem(".".join(["params", *map(str, error.instance_path)]), error.message)
+    message = error.message.replace(" is a required property", " is missing")
+    return Problem(".".join(["params", *map(str, error.instance_path)]), message)
 
 
 def _is_missing(error: jsonschema_rs.ValidationError) -> bool:

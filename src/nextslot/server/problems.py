@@ -246,7 +246,7 @@ def sentence_of(found: Mapping[str, Any]) -> str:
     if kind.startswith("datetime"):
         return "is not a date with a time that can be read; write it like 2026-11-15T06:30:00Z"
     if kind in _TYPES:
-        said = must_be(_read(value), _TYPES[kind])
+        said = must_be(value, _TYPES[kind])
         return said if found["loc"] != ("body",) else f"the body {said}"
     return str(found["msg"]).removeprefix("Value error, ")
 

@@ -24,20 +24,20 @@ class WebhookSubscriptions:
     # Subscriptions.
 
     async def create(
-        self, url: str, events: Sequence[str] | None = None, office_id: str | None = None
+        self, url: str, events: Sequence[str] | None = None, office_id: str | None = None, format: str | None = None
     ) -> tuple[Webhook, str]:
-        """Subscribes a URL to these events (default: the ends of runs) of one office (default: all).
+        """Subscribes a URL to these events (default: the ends of runs) of one office (default: all), in a format.
 
         Returns the subscription and its secret, which no other call returns; `rotate_secret` makes another.
         """
         created_by = self._access.context.asked_by
 
         def work(tx: Tx) -> tuple[Webhook, str]:
-            made, secret = self._service.create(tx, url, events, office_id, created_by, self._access.clock.now())
+            made, secret = self._service.create(tx, content, created_by, self._access.clock.now())
             self._changed(tx, None, made)
             return made, secret
 
-        content = {"url": url, "events": events, "office_id": office_id}
+        content = {"url": url, "events": events, "office_id": office_id, **({"format": format} if format else {})}
         once: Once[tuple[Webhook, str]] = Once("webhooks", office_id, content, lambda made: [made[0].webhook_id])
         return await self._access.create(work, once=once)
 
@@ -52,7 +52,7 @@ class WebhookSubscriptions:
         return await read_page(self._access, "webhooks", deliveries.NEWEST, cursor, limit, read, "webhook_id")
 
     async def change(self, webhook_id: str, **changes: Any) -> Webhook:
-        """Changes `url`, `events`, `office_id` or `enabled` of a subscription, for later events."""
+        """Changes `url`, `events`, `office_id`, `format` or `enabled` of a subscription, for later events."""
 
         def work(tx: Tx) -> Webhook:
             before, after = self._service.change(tx, webhook_id, changes, self._access.clock.now())

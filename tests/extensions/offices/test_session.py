@@ -292,6 +292,7 @@ async def test_an_office_has_roles_of_its_own_over_the_configuration(tmp_path: P
         service = office_jobs(scheduler)
         role = await service.put_role("o", "FE", cwd=str(tmp_path / "web"), env={"MODEL": "large"}, timeout_ms=60_000)
         await service.put_role("o", "Poet", command=python("print('a poem')"))
+        placed = await service.put_role("o", "Cook", cwd=str(tmp_path / "kitchen"))
 
         as_set = await ended(scheduler)
         poem = await ended(scheduler, role="Poet")
@@ -303,6 +304,7 @@ async def test_an_office_has_roles_of_its_own_over_the_configuration(tmp_path: P
         assert texts[1] == "a poem\n"
         assert texts[2].endswith(" small yes\n")
         assert (role.is_own, role.timeout_seconds, as_set.timeout_ms) == (True, 60, 60_000)
+        assert (placed.command, placed.cwd) == (None, str(tmp_path / "kitchen"))
         assert [one.role for one in await service.roles("o") if one.command is not None] == ["FE", "Poet"]
         with pytest.raises(UnknownJobType, match="has no command"):
             await service.submit("default", [{"description": "d", "role": "Poet"}])

@@ -45,6 +45,19 @@ async def test_a_story_of_a_job_and_one_of_a_direct_caller_are_listed_newest_fir
             assert text in (await server.client.get(one["address"])).text
 
 
+async def test_a_direct_story_has_its_callers_id_and_its_runs(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, _):
+        await server.scheduler.offices.create("web")
+        body = {"params": {"topic": "a lighthouse"}, "direct_id": "mine", "office_id": "web"}
+        direct = (await server.client.post("/api/direct/story", json=body)).json()
+
+        [listed] = (await read(server, "/api/stories"))["items"]
+        found = await read(server, f"/api/stories/{listed['story_id']}")
+        for one in (listed, found):
+            assert (one["direct_id"], one["run_id"], one["job_id"]) == ("mine", direct["run_id"], None)
+        assert LIGHTHOUSE in (await server.client.get(found["address"])).text
+
+
 async def test_a_story_without_a_file_is_read_from_its_result(tmp_path: Path) -> None:
     async with old_service(tmp_path, STORY) as (server, _):
         made = (await server.client.post("/story/generate", json={"save_output": False})).json()

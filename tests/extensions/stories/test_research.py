@@ -74,7 +74,7 @@ async def test_spec_5_24_research_that_fails_leaves_nothing(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("params", "problem"),
     [
-        ({}, '"topic" is a required property'),
+        ({}, '"topic" is missing'),
         (
             {"topic": "too short"},
             r"^params\.topic has 9 characters without blanks at its ends; it must have at least 10, in",

@@ -197,15 +197,6 @@ def show(session: Session, job: JobId) -> None:
     session.show(found.json, lambda: _show(found))
 
 
-def _for_people(result: Any) -> Any:
-    """Leaves out what only programs compare."""
-    if isinstance(result, list):
-        return [_for_people(one) for one in result]
-    if not isinstance(result, dict):
-        return result
-    return {name: _for_people(value) for name, value in result.items() if name not in ("fingerprint", "sketch")}
-
-
 def _show(job: "JobDetail") -> None:
     run = job.run
     output.facts(
@@ -234,7 +225,7 @@ def _show(job: "JobDetail") -> None:
             "exit code": run.exit_code if run else None,
             "error": f"{run.error} ({run.failure_kind})" if run and run.error else None,
             "skipped because": run.reason if run else None,
-            "result": _for_people(run.result) if run else None,
+            "result": output.for_people(run.result) if run else None,
             "artifacts": ", ".join(one.name for one in run.artifacts) if run else None,
         }
     )

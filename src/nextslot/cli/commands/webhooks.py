@@ -38,9 +38,10 @@ def add(
     ],
     events: Events = None,
     office: Annotated[str | None, typer.Option("--office", help="Only events of this office.")] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="For a chat: slack, discord or ntfy.")] = None,
 ) -> None:
     """Create a subscription; its secret is shown only once."""
-    made = session.client.webhooks.create(address, events.split(",") if events else None, office)
+    made = session.client.webhooks.create(address, events.split(",") if events else None, office, format_)
     session.say(made.json, f"{made.webhook_id}\nsecret: {made.secret}")
 
 

@@ -3,6 +3,7 @@
 `domain/group_failure.py` decides what a failed member does to the others.
 """
 
+import logging
 from dataclasses import dataclass, replace
 
 from nextslot.domain import (
@@ -19,6 +20,8 @@ from nextslot.system.instant import Instant
 
 ALL = 1_000_000_000
 ON_FAILURE = ByOnFailure()
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,20 @@ class GroupProgress:
         group = self._count(tx, group, end, by_request, 1, now)
         if group.cancel_request is not None:
             return RemainingMembers(Action.GO_ON, [])  # The cancel ends the rest, and nobody gets a turn.
-        action = self._policy.after_member(group, end)
+        action = self._decided(group, end)
         if action is not Action.GO_ON:
             return RemainingMembers(action, [job.job_id for job in jobs.unstarted_members(tx, group_id, ALL)])
         if group.mode is GroupMode.SEQUENTIAL:
             self._pass_turn(tx, group_id, sequence, now)
         return RemainingMembers(action, [])
+
+    def _decided(self, group: Group, end: ChainEnd) -> Action:
+        """Asks the policy. If a user's policy raises, `on_failure` decides: without an answer, no member could end."""
+        try:
+            return Action(self._policy.after_member(group, end))
+        except Exception:  # It may raise anything.
+            log.exception("the failure policy of groups failed; on_failure decides about group %s", group.group_id)
+            return ON_FAILURE.after_member(group, end)
 
     def member_reopened(self, tx: Tx, group_id: str, end: ChainEnd, by_request: bool, now: Instant) -> None:
         """Counts a member as open again, because it is retried by hand; its group is open again too."""

@@ -40,14 +40,11 @@ def _sentence(event: str, content: Mapping[str, Json]) -> tuple[str, str]:
     if "group" in content:
         group = content["group"]
         name = group.get("name") or group["group_id"]
-        return _short(
-            f"group {name}: {str(group['status']).lower()}"
-        ), f"{group['succeeded']} of {group['members']} succeeded"
+        details = f"{group['succeeded']} of {group['members']} succeeded"
+        return _short(f"group {name}: {str(group['status']).lower()}"), details
     if "schedule" in content:
-        occurrence = content.get("occurrence") or {}
-        return _short(f"schedule {content['schedule'].get('name')} skipped an occurrence"), _short(
-            str(occurrence.get("reason") or "")
-        )
+        reason = (content.get("occurrence") or {}).get("reason") or ""
+        return _short(f"schedule {content['schedule'].get('name')} skipped an occurrence"), _short(str(reason))
     if "direct" in content:
         direct = content["direct"]
         return _short(f"{direct['job_type']} {verb}"), _short(str(direct.get("error") or direct.get("reason") or ""))

@@ -325,24 +325,11 @@ class WebhookService:
 
     # Subscriptions.
 
-    def create(
-        self,
-        tx: Tx,
-        url: str,
-        events: Sequence[str] | None,
-        office_id: str | None,
-        created_by: str | None,
-        now: Instant,
-    ) -> tuple[Webhook, str]:
+    def create(self, tx: Tx, fields: Mapping[str, Json], created_by: str | None, now: Instant) -> tuple[Webhook, str]:
         """Creates a subscription. Returns it with its secret, which is shown only once."""
-        webhook = Webhook(
-            webhook_id=self._chance.new_id(),
-            url=url,
-            events=tuple(policy.RUN_EVENTS if events is None else events),
-            office_id=office_id,
-            created_by=created_by,
-            created_at=now,
-        )
+        events = tuple(policy.RUN_EVENTS if fields["events"] is None else fields["events"])
+        about = {"webhook_id": self._chance.new_id(), "created_by": created_by, "created_at": now}
+        webhook = Webhook(**{**fields, **about, "events": events})
         self._check(tx, webhook)
         if webhooks.count(tx) >= MOST_SUBSCRIPTIONS:
             raise Conflict(
@@ -354,13 +341,13 @@ class WebhookService:
         return webhook, secret
 
     def change(self, tx: Tx, webhook_id: str, changes: Mapping[str, Json], now: Instant) -> tuple[Webhook, Webhook]:
-        """Changes `url`, `events`, `office_id` or `enabled`. Returns (before, after). Disabling ends its pending
-        deliveries.
+        """Changes `url`, `events`, `office_id`, `format` or `enabled`. Returns (before, after). Disabling ends its
+        pending deliveries.
         """
-        unknown = sorted(changes.keys() - {"url", "events", "office_id", "enabled"})
+        unknown = sorted(changes.keys() - {"url", "events", "office_id", "format", "enabled"})
         if unknown or not changes:
             problem = "cannot be changed" if unknown else "nothing to change was given"
-            raise Invalid(f"{problem}; give url, events, office_id or enabled", *unknown[:1])
+            raise Invalid(f"{problem}; give url, events, office_id, format or enabled", *unknown[:1])
         before = self.subscription(tx, webhook_id)
         values = dict(changes)
         if isinstance(values.get("events"), list):
@@ -396,7 +383,7 @@ class WebhookService:
     def test(self, tx: Tx, webhook_id: str, now: Instant) -> str:
         """Adds a test message, even to a disabled subscription. Returns the delivery's id."""
         webhook = self.subscription(tx, webhook_id)
-        target = Target(webhook.url, (webhook_id,), is_own=False)
+        target = Target(webhook.url, (webhook_id,), is_own=False, chat=webhook.format)
         content = {"webhook": webhook.to_dict()}
         return self._add(tx, policy.TEST_EVENT, target, content, now, webhook.office_id)
 
@@ -424,6 +411,7 @@ class WebhookService:
         problems = [
             *policy.url_problems("url", webhook.url, self.allow_private),
             *policy.event_problems("events", webhook.events, policy.EVENTS),
+            *policy.chat_problems("", {"url": webhook.url, "format": webhook.format}),
         ]
         if webhook.office_id is not None and not isinstance(webhook.office_id, str):
             problems.append(Problem("office_id", "is not a text; give the office's id"))

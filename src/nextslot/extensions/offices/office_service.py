@@ -122,10 +122,12 @@ class OfficeJobService(Attached):
     def _role(self, office: Office, name: str) -> OfficeRole:
         own, found = office.roles.get(name, {}), self._sessions.role(office, name)
         by_file = self.host.job_types.role_timeouts.get(name)
+        # A role without a command has no session yet, but shows what the office set for it.
+        cwd = self._sessions.base_dir / own["cwd"] if "cwd" in own else None if found is None else found.command.cwd
         return OfficeRole(
             role=name,
             command=None if found is None else found.command.command,
-            cwd=None if found is None or found.command.cwd is None else str(found.command.cwd),
+            cwd=None if cwd is None else str(cwd),
             env={**({} if found is None else found.command.env), **own.get("env", {})},
             timeout_seconds=own.get("timeout_seconds") or by_file or office.timeout_of(name),
             max_concurrent=office.role_limits.get(name) or None,

@@ -44,12 +44,13 @@ CARDS = Shelf("research card", "research", "card_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A story or a card. `work_id` is its run, or its direct execution if `job_id` is None."""
+    """A story or a card. `work_id` is its run; of a direct request, `direct_id` is what its caller named it."""
 
     entry_id: str
     office_id: str
     job_id: str | None
     work_id: str
+    direct_id: str | None
     finished_at: Instant
     params: Mapping[str, Json]
     model: str | None
@@ -148,7 +149,7 @@ def _is_behind(one: Place, other: Place) -> bool:
 
 
 def _entries(shelf: Shelf, work: Row) -> list[Entry]:
-    work_id, job_id, office_id, finished_at, params, result = work
+    work_id, job_id, office_id, finished_at, params, result, direct_id = work
     loaded = column_codec.loads(result)
     return [
         Entry(
@@ -156,6 +157,7 @@ def _entries(shelf: Shelf, work: Row) -> list[Entry]:
             office_id=office_id,
             job_id=job_id,
             work_id=work_id,
+            direct_id=direct_id,
             finished_at=Instant(finished_at),
             params=column_codec.loads(params),
             model=loaded.get("model"),

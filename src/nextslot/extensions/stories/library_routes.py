@@ -124,7 +124,7 @@ def _likeness(same: Duplicate | None) -> dict[str, Any]:
 
 
 def _shown(entry: Entry) -> dict[str, Any]:
-    told, is_direct = entry.told, entry.job_id is None
+    told = entry.told
     common = {
         "title": entry.title,
         "topic": entry.topic,
@@ -133,7 +133,7 @@ def _shown(entry: Entry) -> dict[str, Any]:
         "office_id": entry.office_id,
         "job_id": entry.job_id,
         "run_id": entry.work_id,
-        "direct_id": entry.work_id if is_direct else None,
+        "direct_id": entry.direct_id,
         "created_at": json_form.time(entry.finished_at),
         "address": _address(entry),
     }

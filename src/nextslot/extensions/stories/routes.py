@@ -56,6 +56,10 @@ class Asked(BaseModel):
         return [name[:100] for name in sorted([*said, *(self.model_extra or {})])[:100]]
 
 
+_PARAMS = ("topic", "model", "target_length", "tags", "research_model", "research_card", "style", "genre", "language",
+           "temperature", "system", "template")  # fmt: skip
+
+
 class StoryBody(Asked):
     WITHOUT_EFFECT = frozenset({"thumbnail_provider"})
 
@@ -69,17 +73,17 @@ class StoryBody(Asked):
     research_model: Model | None = None
     research_card: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     style: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(None, description="A configured style")
+    genre: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    language: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    system: Annotated[str, Field(min_length=1, max_length=4000)] | None = Field(None, description="The system prompt")
+    template: Annotated[str, Field(min_length=1, max_length=4000)] | None = Field(None, description="The prompt")
     thumbnail_provider: str | None = Field(None, description="Without effect")
 
     def params(self) -> dict[str, Any]:
-        given = {"topic": self.topic, "model": self.model, "target_length": self.target_length, "tags": self.tags}
-        given |= {"research_model": self.research_model, "research_card": self.research_card, "style": self.style}
-        flags = {
-            "enable_dedup": self.enable_dedup,
-            "save_output": self.save_output,
-            "auto_research": self.auto_research,
-        }
-        return {name: value for name, value in given.items() if value is not None} | flags
+        given = {name: value for name in _PARAMS if (value := getattr(self, name)) is not None}
+        flags = {"enable_dedup": self.enable_dedup, "save_output": self.save_output}
+        return {**given, **flags, "auto_research": self.auto_research}
 
 
 class ResearchBody(Asked):

@@ -9,6 +9,7 @@ from pydantic import Field
 from nextslot import domain
 from nextslot.domain import Scope
 from nextslot.domain.webhook_delivery import EVENTS
+from nextslot.domain.webhooks import CHAT_FORMATS
 from nextslot.engine.submit.idempotency import Replayed
 from nextslot.server import schemas
 from nextslot.server.auth import Caller, caller_of, of_deliveries, of_delivery, of_webhook, scheduler_for
@@ -25,6 +26,7 @@ class SubscriptionBody(Body):
     url: str = Field(max_length=2000, examples=["https://example.org/hook"])
     events: list[str] | None = Field(None, max_length=100, description=f"Of {', '.join(EVENTS)}; default: the runs'")
     office_id: str | None = Field(None, description="Default: the key's office, else all offices")
+    format: str | None = Field(None, description=f"Of {', '.join(CHAT_FORMATS)}; null: signed JSON for programs")
 
 
 class SubscriptionWithState(SubscriptionBody):

@@ -28,6 +28,7 @@ def insert(tx: Tx, webhook: Webhook, secret: str) -> None:
         secret=secret,
         created_by=webhook.created_by,
         created_at=webhook.created_at,
+        format=webhook.format,
     )
 
 
@@ -60,6 +61,7 @@ def update(tx: Tx, webhook: Webhook) -> None:
         office_id=webhook.office_id,
         is_enabled=int(webhook.enabled),
         disabled_reason=webhook.disabled_reason,
+        format=webhook.format,
     )
 
 
@@ -89,7 +91,7 @@ def offices(tx: Tx) -> dict[str, Mapping[str, Json]]:
 
 
 def _webhook(row: Row) -> Webhook:
-    webhook_id, url, events, office_id, is_enabled, disabled_reason, old_secret_until, created_by, created_at = row
+    webhook_id, url, events, office_id, is_enabled, disabled_reason, old_secret_until, created_by, at, format_ = row
     return Webhook(
         webhook_id=webhook_id,
         url=url,
@@ -99,5 +101,6 @@ def _webhook(row: Row) -> Webhook:
         disabled_reason=disabled_reason,
         old_secret_until=column_codec.instant(old_secret_until),
         created_by=created_by,
-        created_at=Instant(created_at),
+        created_at=Instant(at),
+        format=format_,
     )
