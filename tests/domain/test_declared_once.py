@@ -53,7 +53,6 @@ STILL_WRITTEN = {
     # The table of the configuration: its own sentences, and 0 for no timeout.
     ("Office", "config/settings.py"),
     # Statements and rows of the store that are not derived.
-    ("Office", "store/statements/offices.sql"), ("Office", "store/tables/offices.py"),
     ("Webhook", "store/tables/webhooks.py"), ("Attempt", "store/tables/deliveries.py"),
     ("Attempt", "store/statements/deliveries.sql"), ("Reservation", "store/statements/direct.sql"),
 }  # fmt: skip

@@ -22,9 +22,7 @@ LEFT_OUT |= {"adopt stories", "adopt office", "config check", "webhook secret"}
 ENDLESS = {"--follow", "--wait", "--help", "--data", "--config", "--database", "--url", "--key"}
 # An argument cannot hold a NUL, and half a pair of surrogates is no text.
 words = texts.map(lambda text: text.replace("\0", "").encode(errors="ignore").decode())
-plausible = st.sampled_from(
-    ("default", "echo", "last", "n=1", "json={}", "0 0 * * *", "5", "-5", "1h", "COMPLETED", "a")
-)
+plausible = st.sampled_from(("default", "echo", "last", "n=1", "json={}", "0 0 * * *", "5", "-5", "1h", "COMPLETED", "a"))
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Generic, NamedTuple
 from nextslot.system.instant import Instant
 
 from .bounds import Json
-from .declared_values import At, Internal, Says, Value
+from .declared_values import At, Internal, InternalLater, Says, Value
 from .failures import FailureKind, RetryPolicy
 from .jobs import DEFAULT_OFFICE, CancelMode, OnDependencyFailure
 from .webhooks import WebhookSetting
@@ -45,7 +45,7 @@ class OfficeFields(Value, Generic[At]):
 class Office(OfficeFields):
     """An office; `status` is what its settings say, and its JSON form says `paused` of an active one that is paused."""
 
-    is_paused: Internal[bool] = False
+    is_paused: InternalLater[bool] = False  # Only a pause of the queue writes it.
     # How jobs of a role run here, over the configuration: any of ROLE_SETTINGS. Its variables may be secrets.
     roles: Internal[Mapping[str, Mapping[str, Json]]] = field(default_factory=dict)
 
