@@ -184,6 +184,17 @@ def test_move_and_change_and_the_queue(nextslot: Terminal) -> None:
     assert [job["job_id"] for job in ordered["queue"]] == [first, second]
 
 
+def test_a_queued_job_becomes_urgent_and_gets_a_title_as_long_as_a_new_one_may_have(nextslot: Terminal) -> None:
+    job = nextslot("submit", "echo", "--at", "2999-01-01T00:00:00Z").word
+
+    urgent = nextslot("change", job, "--urgent", "--title", "t" * 2_000, "--json").json
+    usual = nextslot("change", job, "--not-urgent", "--json").json
+
+    assert (urgent["priority"], urgent["title"]) == (1_000_000, "t" * 2_000)
+    assert usual["priority"] == 0
+    assert "give one of the two" in nextslot("change", job, "--urgent", "--priority", "5").err
+
+
 def test_run_waits_for_the_slot_and_prints_the_result(nextslot: Terminal) -> None:
     done, failed = nextslot("run", "echo", "text=direct"), nextslot("run", "fail")
 

@@ -53,6 +53,19 @@ def test_put_creates_then_changes(nextslot: Terminal) -> None:
     assert nextslot("template", "show", "deployed", "--json").json["params"] == {"number": 2}
 
 
+def test_put_and_change_set_the_window_of_a_schedule(nextslot: Terminal) -> None:
+    nextslot("template", "put", "windowed", "echo")
+    put = ("schedule", "put", "windowed too", "0 3 * * *", "windowed", "--json")
+
+    made = nextslot(*put, "--catch-up-window", "7200").json
+    again = nextslot(*put, "--catch-up-window", "7200").json
+    changed = nextslot("schedule", "change", "windowed too", "--catch-up-window", "60", "--json").json
+
+    windows = [one["catch_up_window_seconds"] for one in (made, again, changed)]
+    assert windows == [7200, 7200, 60]
+    assert nextslot("schedule", "change", "windowed too", "--catch-up-window", "0").code == 1
+
+
 def test_a_group_comes_from_a_file_or_from_stdin(nextslot: Terminal, tmp_path: Path) -> None:
     jobs = [{"job_type": "skip", "key": "a"}, {"job_type": "echo", "scheduled_for": "2999-01-01T00:00:00Z"}]
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nextslot import domain
 from nextslot.client import values
+from nextslot.client.options import JobChanges
 from nextslot.config import load
 from nextslot.domain import NewJob, request_checks
 from nextslot.domain.bounds import (
@@ -22,7 +23,9 @@ from nextslot.domain.bounds import (
 )
 from nextslot.domain.declared_values import declared
 from nextslot.errors import Invalid
+from nextslot.scheduler.job_changes import CHANGEABLE
 from nextslot.server import schemas
+from nextslot.server.routes.jobs import ChangeBody
 from nextslot.store import dialects
 from nextslot.store.tables.rows import JOBS, RUNS
 from nextslot.system.instant import Instant
@@ -50,7 +53,6 @@ STILL_WRITTEN = {
     # The table of the configuration: its own sentences, and 0 for no timeout.
     ("Office", "config/settings.py"),
     # Statements and rows of the store that are not derived.
-    ("Office", "store/statements/offices.sql"), ("Office", "store/tables/offices.py"),
     ("Webhook", "store/tables/webhooks.py"), ("Attempt", "store/tables/deliveries.py"),
     ("Attempt", "store/statements/deliveries.sql"), ("Reservation", "store/statements/direct.sql"),
 }  # fmt: skip
@@ -118,6 +120,15 @@ def test_a_field_of_a_job_is_written_in_its_declaration_and_where_it_is_used() -
 
 def test_the_keywords_of_the_client_are_those_of_a_request() -> None:
     assert make_job_options.TARGET.read_text() == make_job_options.text(), "run scripts/make_job_options.py"
+
+
+def test_a_change_over_HTTP_and_by_the_client_has_the_fields_and_bounds_of_python() -> None:
+    changed = {**dict.fromkeys(CHANGEABLE), "params": {}, "priority": 5, "urgent": False, "title": "t" * 2_000}
+
+    assert ChangeBody.model_validate(changed).given() == changed
+    assert set(ChangeBody.model_fields) == set(JobChanges.__annotations__) == CHANGEABLE
+    with pytest.raises(ValidationError):
+        ChangeBody.model_validate({"title": "t" * 65_537})
 
 
 @pytest.mark.parametrize(("table", "rows"), [("jobs", JOBS), ("runs", RUNS)])

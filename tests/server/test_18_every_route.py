@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx2
+import jsonschema_rs
 import pytest
 from fastapi import Request, Response
 
@@ -173,10 +174,28 @@ def test_what_is_of_office_a_was_found_by_its_own_key_and_changed_by_nobody(worl
 def test_a_route_takes_the_scope_that_the_document_names(method: str, path: str, world: World) -> None:
     scope = world.document["paths"][path][method.lower()].get("x-scope", Scope.READ)
 
-    status = world.send(method, path, world.keys[Scope(scope), None]).status_code
+    reply = world.send(method, path, world.keys[Scope(scope), None])
 
-    assert status not in (401, 403)
-    assert status < 500 or path in ("/story/generate", "/research/run")  # No language model answers here.
+    assert reply.status_code not in (401, 403)
+    # No language model answers here.
+    assert reply.status_code < 500 or path in ("/story/generate", "/research/run")
+    assert undeclared(world, method, path, reply) == []
+
+
+def test_a_field_of_an_answer_that_the_document_does_not_name_is_noticed(world: World) -> None:
+    reply = httpx2.Response(200, json={"office_id": "a", "planted": 1}, headers={"content-type": "application/json"})
+
+    assert any("planted" in one for one in undeclared(world, "GET", "/api/offices/{office_id}", reply))
+
+
+def undeclared(world: World, method: str, path: str, reply: httpx2.Response) -> list[str]:
+    """Returns in what an answer differs from its schema in the document."""
+    declared = world.document["paths"][path][method.lower()]["responses"].get(str(reply.status_code), {})
+    content = declared.get("content", {}).get("application/json")
+    if content is None or reply.headers.get("content-type") != "application/json":
+        return []
+    schema = {**content["schema"], "components": world.document["components"]}
+    return [one.message for one in jsonschema_rs.Draft202012Validator(schema).iter_errors(reply.json())]
 
 
 async def _furnish(server: ServerThread) -> World:

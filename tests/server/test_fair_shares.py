@@ -81,7 +81,7 @@ async def test_direct_callers_who_wait_count_as_streams_and_hold_up_no_other_req
 
 
 async def test_a_caller_beyond_its_rate_is_told_when_to_come_back_and_another_is_served(tmp_path: Path) -> None:
-    shares = FairShares(rate_of=lambda lane: 0.001 if lane == "office b" else None)
+    shares = FairShares(ShareLimits(per_second=0.001))
     async with of_two_offices(tmp_path, shares) as (_, a, b):
         answers = [await b.get("/api/jobs") for _ in range(2)]
 

@@ -47,6 +47,7 @@ class NewJob(JobOptions, total=False):
 class JobChanges(TypedDict, total=False):
     params: Json
     priority: int
+    urgent: bool
     scheduled_for: Time | None
     title: str | None
 

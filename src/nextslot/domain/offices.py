@@ -7,7 +7,7 @@ from typing import Annotated, Generic, NamedTuple
 from nextslot.system.instant import Instant
 
 from .bounds import Json
-from .declared_values import At, Internal, Says, Value
+from .declared_values import At, Internal, InternalLater, Says, Value
 from .failures import FailureKind, RetryPolicy
 from .jobs import DEFAULT_OFFICE, CancelMode, OnDependencyFailure
 from .webhooks import WebhookSetting
@@ -45,7 +45,7 @@ class OfficeFields(Value, Generic[At]):
 class Office(OfficeFields):
     """An office; `status` is what its settings say, and its JSON form says `paused` of an active one that is paused."""
 
-    is_paused: Internal[bool] = False
+    is_paused: InternalLater[bool] = False  # Only a pause of the queue writes it.
     # How jobs of a role run here, over the configuration: any of ROLE_SETTINGS. Its variables may be secrets.
     roles: Internal[Mapping[str, Mapping[str, Json]]] = field(default_factory=dict)
 
@@ -112,7 +112,9 @@ class Quotas(Value):
     queued_jobs: Annotated[int, Says("Jobs that have not ended")] = 10_000_000
     lanes: Annotated[int, Says("Different combinations of type, role and resources of its ready jobs")] = 1_000
     requests_per_second: Annotated[int, Says("On average; twice as many at once")] = 5_000
-    streams: Annotated[int, Says("Open streams of events, logs and direct requests")] = 1_000
+    streams: Annotated[
+        int, Says("Open streams of events, logs and direct requests; 0: as the server allows any caller")
+    ] = 0
     direct_callers: Annotated[int, Says("Direct requests that wait; 0: as `[limits] direct_waiting` says")] = 0
     delivery_places: Annotated[int, Says("Webhook attempts in progress; 0: half of what others leave")] = 0
     body_bytes: Annotated[int, Says("Bytes of request bodies in progress; 0: as the server allows any caller")] = 0

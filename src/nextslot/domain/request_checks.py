@@ -90,10 +90,14 @@ def _other_problems(new: NewJob) -> Iterator[Problem]:
     """Checks what takes more than one field, and lists."""
     if new.job_type is None:
         yield Problem("job_type", "is missing; give it, or the template_id of a template that has one")
-    if new.urgent and new.priority not in (None, 0, URGENT):
-        yield Problem("urgent", f"is true beside the priority {new.priority}; give one of the two")
+    yield from urgency_problems(new.urgent, new.priority)
     if new.depends_on != ():
         yield from _dependency_problems(new.depends_on)
+
+
+def urgency_problems(urgent: object, priority: object) -> Iterator[Problem]:
+    if urgent and priority not in (None, 0, URGENT):
+        yield Problem("urgent", f"is true beside the priority {priority}; give one of the two")
 
 
 def _dependency_problems(given: object) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nextslot.domain import URGENT, Job
+from nextslot.domain import URGENT, Job, request_checks
 from nextslot.engine.submit.intake import Intake
 from nextslot.engine.submit.queue_order import QueueManager
 from nextslot.errors import Invalid
@@ -14,12 +14,14 @@ from nextslot.system.instant import Instant
 CHANGEABLE = frozenset({"params", "priority", "urgent", "scheduled_for", "title"})
 
 
-def refuse_unknown(changes: Mapping[str, Any]) -> None:
+def refuse_wrong(changes: Mapping[str, Any]) -> None:
     possible = "change params, priority, urgent, scheduled_for or title"
     if not changes:
         raise Invalid(f"no change is given; {possible}")
     if unknown := sorted(changes.keys() - CHANGEABLE):
         raise Invalid(f"cannot be changed; {possible}", unknown[0])
+    if problems := list(request_checks.urgency_problems(changes.get("urgent"), changes.get("priority"))):
+        raise Invalid(problems)
 
 
 def change_job(

@@ -50,7 +50,7 @@ from nextslot.store.tables import direct, groups, jobs, runs
 from nextslot.store.tables.jobs import Place
 from nextslot.system.disk_space import DiskSpace
 
-from .job_changes import change_job, refuse_unknown
+from .job_changes import change_job, refuse_wrong
 from .runtime import Runtime
 from .waiters import Ended
 
@@ -311,7 +311,7 @@ class Services:
 
     async def change(self, job_id: str, **changes: Any) -> Job:
         """Changes `params`, `priority`, `urgent`, `scheduled_for` or `title` of a job while it is queued (INV-001)."""
-        refuse_unknown(changes)
+        refuse_wrong(changes)
         queue, intake = self._runtime.queue, self._runtime.intake
         return await self._access.write(lambda tx: change_job(tx, queue, intake, job_id, changes, self._clock.now()))
 

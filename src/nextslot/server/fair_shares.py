@@ -31,7 +31,7 @@ class ShareLimits:
     # Requests of a lane that wait for their turn; further ones get 429.
     waiting: int = 1000
     # Requests per second of a lane, on average over two seconds; 0: no limit.
-    per_second: float = 2000
+    per_second: float = 10_000
     # Streams, and direct callers who wait: of a lane, and of all.
     streams_of_lane: int = 100
     streams: int = 1000
@@ -56,12 +56,9 @@ class FairShares:
     def __init__(
         self,
         limits: ShareLimits | None = None,
-        rate_of: Callable[[str], float | None] = lambda lane: None,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`rate_of` may name another number of requests per second for a lane, such as an office's quota."""
         self._limits = limits or ShareLimits()
-        self.rate_of = rate_of
         self._seconds = seconds
         self._lanes: dict[str, _Lane] = {}
         self.in_progress = self.waiting = self.streams = 0
@@ -70,7 +67,7 @@ class FairShares:
     async def request(self, name: str) -> AsyncIterator[None]:
         """Waits for the caller's turn; raises 429 if too many wait already, or come too fast."""
         lane = self._lane(name)
-        self._take_token(name, lane)
+        self._take_token(lane)
         if lane.waiting or not self._has_room(lane):
             await self._wait(lane)
         else:
@@ -113,7 +110,7 @@ class FairShares:
         again at once is slowed down.
         """
         lane = self._lane(name)
-        self._take_token(name, lane)
+        self._take_token(lane)
         if lane.streams >= self._limits.streams_of_lane or self.streams >= self._limits.streams:
             whose = "this caller has" if lane.streams >= self._limits.streams_of_lane else "all callers together have"
             await asyncio.sleep(self._limits.refused_seconds)
@@ -133,16 +130,12 @@ class FairShares:
             self._lanes = {known: lane for known, lane in self._lanes.items() if self._is_active(lane, now)}
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = _Lane(name, tokens=max(2 * self._rate(name), 1.0), seen=now)
+            lane = self._lanes[name] = _Lane(name, tokens=max(2 * self._limits.per_second, 1.0), seen=now)
         return lane
 
-    def _rate(self, name: str) -> float:
-        quota = self.rate_of(name)
-        return self._limits.per_second if quota is None else quota
-
-    def _take_token(self, name: str, lane: _Lane) -> None:
+    def _take_token(self, lane: _Lane) -> None:
         """Takes one token of a bucket that holds two seconds' worth of them, and at least one."""
-        now, rate = self._seconds(), self._rate(name)
+        now, rate = self._seconds(), self._limits.per_second
         lane.tokens = min(max(2 * rate, 1.0), lane.tokens + rate * (now - lane.seen))
         lane.seen = now
         if not rate:

@@ -90,7 +90,7 @@ def partial(body: type[Body]) -> type[Body]:
     fields: dict[str, Any] = {}
     for name, field in body.model_fields.items():
         optional = copy(field)
-        optional.default, optional.default_factory = None, None
+        optional.default = optional.default_factory = optional.json_schema_extra = None
         # `given` returns only the given fields, so the default does not matter.
         fields[name] = (field.annotation, optional)
     return create_model(f"Partial{body.__name__}", __base__=Body, **fields)

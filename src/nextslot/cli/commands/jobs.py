@@ -395,6 +395,9 @@ def change(
     job: JobId,
     params: Params = None,
     priority: Priority = None,
+    urgent: Annotated[
+        bool | None, typer.Option("--urgent/--not-urgent", help="Run before all other jobs of the office, or not.")
+    ] = None,
     title: Title = None,
     at: NotBefore = None,
 ) -> None:
@@ -404,12 +407,12 @@ def change(
     """
     client = session.client
     job_id = arguments.job_id(client, job)
-    changes = arguments.given(priority=priority, title=title, scheduled_for=at)
+    changes = arguments.given(priority=priority, urgent=urgent, title=title, scheduled_for=at)
     if params:
         found = client.job(job_id)
         changes["params"] = {**found.params, **parsed_params(session, found.job_type, params)}
     if not changes:
-        raise typer.BadParameter("nothing to change was given; give key=value, --priority, --title or --at")
+        raise typer.BadParameter("nothing to change was given; give key=value, --priority, --urgent, --title or --at")
     changed = client.change(job_id, **changes)
     session.say(changed.json, f"{changed.job_id} changed")
 

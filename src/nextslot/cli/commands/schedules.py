@@ -13,6 +13,10 @@ from . import jobs, templates
 if TYPE_CHECKING:
     from nextslot.client import GroupDetail, Job, Occurrence, Schedule
 
+Window = Annotated[
+    float | None,
+    typer.Option("--catch-up-window", metavar="SECONDS", help="How old a missed occurrence may be; default a day."),
+]
 Which = Annotated[str, typer.Argument(metavar="SCHEDULE", help="The schedule's name or id.", show_default=False)]
 
 
@@ -52,6 +56,7 @@ def _fields(
     catch_up: Annotated[
         str | None, typer.Option(help="Which missed occurrences fire: latest (default), all or none.")
     ] = None,
+    catch_up_window: Window = None,
     overlap: Annotated[
         str | None, typer.Option(help="While the previous job or group runs: allow (default) or skip.")
     ] = None,
@@ -66,6 +71,7 @@ def _fields(
         timezone=timezone,
         office_id=office,
         catch_up=catch_up,
+        catch_up_window_seconds=catch_up_window,
         overlap=overlap,
         priority=priority,
         enabled=False if disabled else None,
@@ -95,13 +101,20 @@ def change(
     cron: Annotated[str | None, typer.Option(help="A new cron expression.")] = None,
     timezone: Timezone = None,
     catch_up: Annotated[str | None, typer.Option(help="Which missed occurrences fire: latest, all or none.")] = None,
+    catch_up_window: Window = None,
     overlap: Annotated[str | None, typer.Option(help="While the previous job runs: allow or skip.")] = None,
     priority: Priority = None,
 ) -> None:
     """Change a schedule, for its next occurrences; given parameters replace its own."""
     found = find(session, schedule)
     changes = arguments.given(
-        name=name, cron_expression=cron, timezone=timezone, catch_up=catch_up, overlap=overlap, priority=priority
+        name=name,
+        cron_expression=cron,
+        timezone=timezone,
+        catch_up=catch_up,
+        catch_up_window_seconds=catch_up_window,
+        overlap=overlap,
+        priority=priority,
     )
     if params:
         template = templates.find(session, found.template_id)

@@ -210,6 +210,7 @@ class Config(ResponseModel):
     retryOn: list[FailureKind] = Field(  # noqa: N815
         description="Failure kinds that are retried besides timeout, session_error, crash and interrupted"
     )
+    priorityAging: float | None = Field(description="Milliseconds")  # noqa: N815
 
 
 class OfficeEvent(ResponseModel):

@@ -14,13 +14,14 @@ from nextslot.domain.bounds import Text
 from nextslot.domain.filters import JobFilter
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.scheduler import Services
+from nextslot.scheduler.job_changes import CHANGEABLE
 from nextslot.server import queries, schemas
 from nextslot.server.auth import Caller, caller_of, lane_of, of_job, scheduler_for
 from nextslot.server.problems import MOST_PROBLEMS
 from nextslot.server.queries import PageQuery, Values, filter_of, in_body, in_query
 from nextslot.server.responses import answer, answer_many, create_once, created, notes
 from nextslot.server.routing import needs, router
-from nextslot.server.schemas import Body, JobBody, KeyedJobBody, KeyedJobs, Page, When
+from nextslot.server.schemas import Body, JobBody, KeyedJobBody, KeyedJobs, Page, partial, without
 from nextslot.services import arguments
 from nextslot.services.bulk import BulkCancelled
 
@@ -36,11 +37,8 @@ class BatchBody(Body):
     jobs: KeyedJobs
 
 
-class ChangeBody(Body):
-    params: dict[str, Any] | None = None
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
-    scheduled_for: When | None = None
-    title: Text | None = None
+class ChangeBody(partial(without(JobBody, *(set(JobBody.model_fields) - CHANGEABLE)))):  # type: ignore[misc]
+    """What is not given stays."""
 
 
 class CancelBody(Body):

@@ -1,20 +1,9 @@
--- columns: a whole office, in the order that offices.py reads it
-office_id, name, status, is_paused, max_concurrent_jobs, role_limits, timeout_seconds, retry_policy, cancel_mode,
-on_dependency_failure, webhook, created_at, roles, priority_aging_seconds
-
 -- insert: a new office, unless it exists
-insert into offices (office_id, name, status, is_paused, max_concurrent_jobs, role_limits, timeout_seconds, retry_policy,
-    cancel_mode, on_dependency_failure, webhook, created_at, roles, priority_aging_seconds)
-values (:office_id, :name, :status, :is_paused, :max_concurrent_jobs, :role_limits, :timeout_seconds, :retry_policy,
-    :cancel_mode, :on_dependency_failure, :webhook, :created_at, :roles, :priority_aging_seconds)
+insert into offices ({offices.new_columns}, is_paused) values ({offices.new_values}, 0)
 on conflict (office_id) do nothing;
 
 -- update: the settings of an office
-update offices set name = :name, status = :status, max_concurrent_jobs = :max_concurrent_jobs, role_limits = :role_limits,
-    timeout_seconds = :timeout_seconds, retry_policy = :retry_policy, cancel_mode = :cancel_mode,
-    on_dependency_failure = :on_dependency_failure, webhook = :webhook, roles = :roles,
-    priority_aging_seconds = :priority_aging_seconds
-where office_id = :office_id;
+update offices set {offices.changes} where office_id = :office_id;
 
 -- pause: an office's queue stops or goes on
 update offices set is_paused = :is_paused where office_id = :office_id and is_paused <> :is_paused;

@@ -2,16 +2,12 @@
 
 from functools import lru_cache
 
-from nextslot.domain import (
-    CancelMode,
-    Office,
-    OnDependencyFailure,
-)
+from nextslot.domain import Office
 from nextslot.store.contract import Row, Tx
-from nextslot.system.instant import Instant
 
 from . import column_codec
 from .jobs import Place
+from .rows import OFFICES
 
 
 class Touched:
@@ -23,15 +19,12 @@ class Touched:
 
 def insert(tx: Tx, office: Office) -> bool:
     tx.local(Touched).is_touched = True
-    return (
-        tx.execute("offices.insert", **_values(office), is_paused=int(office.is_paused), created_at=office.created_at)
-        == 1
-    )
+    return tx.execute("offices.insert", **OFFICES.named(office)) == 1
 
 
 def update(tx: Tx, office: Office) -> None:
     tx.local(Touched).is_touched = True
-    tx.execute("offices.update", **_values(office))
+    tx.execute("offices.update", **OFFICES.changed(office))
 
 
 def get(tx: Tx, office_id: str) -> Office | None:
@@ -73,39 +66,7 @@ def set_last_position(tx: Tx, office_id: str, position: int) -> None:
     tx.execute("offices.set_last_position", office_id=office_id, position=position)
 
 
-def _values(office: Office) -> dict[str, object]:
-    return {
-        "office_id": office.office_id,
-        "name": office.name,
-        "status": office.status,
-        "max_concurrent_jobs": office.max_concurrent_jobs,
-        "role_limits": column_codec.dumps(office.role_limits),
-        "timeout_seconds": office.timeout_seconds,
-        "retry_policy": column_codec.policy_text(office.retry_policy),
-        "cancel_mode": office.cancel_mode,
-        "on_dependency_failure": office.on_dependency_failure,
-        "webhook": column_codec.optional(office.webhook),
-        "roles": column_codec.dumps(office.roles),
-        "priority_aging_seconds": office.priority_aging_seconds,
-    }
-
-
 # Every request reads its office, and few offices are ever changed.
 @lru_cache(maxsize=1024)
 def _office(row: Row) -> Office:
-    return Office(
-        office_id=row[0],
-        name=row[1],
-        status=row[2],
-        is_paused=row[3] == 1,
-        max_concurrent_jobs=row[4],
-        role_limits=column_codec.loads(row[5]),
-        timeout_seconds=row[6],
-        retry_policy=column_codec.policy(row[7]),
-        cancel_mode=CancelMode(row[8]),
-        on_dependency_failure=OnDependencyFailure(row[9]),
-        webhook=column_codec.parsed(row[10]),
-        created_at=Instant(row[11]),
-        roles=column_codec.loads(row[12]),
-        priority_aging_seconds=row[13],
-    )
+    return OFFICES.value(row)

@@ -23,6 +23,7 @@ from nextslot.domain import (
     Job,
     Key,
     Occurrence,
+    Office,
     Reservation,
     RetryPolicy,
     Run,
@@ -229,9 +230,10 @@ EVENTS = Rows(Event)
 AUDIT = Rows(AuditEntry)
 KEYS = Rows(Key)
 ATTEMPTS = Rows(Attempt)
+OFFICES = Rows(Office)
 # By the name that statements include them by.
 _TABLES: dict[str, Rows[Any]] = {
     "jobs": JOBS, "runs": RUNS, "groups": GROUPS, "templates": TEMPLATES, "schedules": SCHEDULES,
     "occurrences": OCCURRENCES, "direct": DIRECT, "reservations": RESERVATIONS, "events": EVENTS, "audit": AUDIT,
-    "keys": KEYS, "attempts": ATTEMPTS,
+    "keys": KEYS, "attempts": ATTEMPTS, "offices": OFFICES,
 }  # fmt: skip
