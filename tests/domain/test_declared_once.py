@@ -123,7 +123,13 @@ def test_the_keywords_of_the_client_are_those_of_a_request() -> None:
 
 
 def test_a_change_over_HTTP_and_by_the_client_has_the_fields_and_bounds_of_python() -> None:
-    changed = {**dict.fromkeys(CHANGEABLE), "params": {}, "priority": 5, "urgent": False, "title": "t" * 2_000}
+    changed: dict[str, Any] = {
+        **dict.fromkeys(CHANGEABLE),
+        "params": {},
+        "priority": 5,
+        "urgent": False,
+        "title": "t" * 2_000,
+    }
 
     assert ChangeBody.model_validate(changed).given() == changed
     assert set(ChangeBody.model_fields) == set(JobChanges.__annotations__) == CHANGEABLE

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def drawn(command: Any, data: st.DataObject) -> list[str]:
 
 def run(server: ServerThread, directories: pytest.TempPathFactory, line: list[str]) -> Said:
     """Runs a command in an empty directory: a hostile word may be the name of a file."""
-    here = os.getcwd()
+    here = Path.cwd()
     os.chdir(directories.mktemp("empty"))
     try:
         with pytest.MonkeyPatch.context() as patch:

@@ -12,7 +12,6 @@ import pytest
 
 from nextslot.testing.simulation import main, plan, world
 from tests.simulation.planted import planted
-from tests.support import IS_ALL
 
 SEEDS = int(os.environ.get("NEXTSLOT_SEEDS", "500"))
 CHUNK = 10
