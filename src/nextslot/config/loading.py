@@ -168,7 +168,9 @@ class _Merged:
                 self._put(tuple(name.split(".")), value, COMMAND_LINE, f"{COMMAND_LINE}: {name}")
 
     def places(self, path: Path_) -> list[str]:
-        """Returns the names of a place for an error: the places of its value, of values below it, or of its table."""
+        """Returns where a setting was written, so that an error can name the file, variable or option. If it was not
+        written itself: where settings below it were, or its table.
+        """
         given = self._labels
         below = [label for one, label in given.items() if one[: len(path)] == path and len(one) > len(path)]
         if path in given:

@@ -13,7 +13,7 @@ from .cron import Cron, Span
 
 # An occurrence this late was missed: the machine slept, its clock was set, or no scheduler ran.
 GRACE_SECONDS = 60.0
-# The most jobs that `all` creates, for the newest occurrences.
+# With `catch_up: all`, at most so many missed occurrences create a job: the newest ones.
 MOST_CAUGHT_UP = 100
 # The newest skipped occurrences that get a row each; older ones share a row.
 MOST_ROWS = 1000

@@ -36,7 +36,7 @@ PATIENT_SECONDS = 0.2
 TAKEN_AT_ONCE = 128
 # How often the thread checks whether it may accept connections again.
 FULL_SECONDS = 0.05
-# The pause after an accept that the machine refused; asyncio makes the same.
+# The pause after the system refused an accept, for lack of descriptors or memory; asyncio pauses as long.
 PAUSE_SECONDS = 1.0
 
 _MOST_HEAD = 4096

@@ -43,7 +43,8 @@ def new_direct(**fields: Any) -> NewDirect:
     """Makes a direct request from keyword arguments."""
     unknown = sorted(fields.keys() - NewDirect.__dataclass_fields__.keys())
     if unknown:
-        raise Invalid("is not a field of a direct request", field=unknown[0])
+        known = ", ".join(sorted(NewDirect.__dataclass_fields__))
+        raise Invalid(f"is not a field of a direct request; its fields are {known}", field=unknown[0])
     return NewDirect(**fields)
 
 

@@ -58,7 +58,9 @@ def _readable(read: Callable[[], LogPart]) -> LogPart:
     try:
         return read()
     except OSError as error:
-        raise Unavailable(f"the log is there, but cannot be read: {error.strerror}") from error
+        raise Unavailable(
+            f"the log cannot be read: {error.strerror}; the server's user must own its data directory"
+        ) from error
 
 
 def _is_regular(path: Path) -> bool:

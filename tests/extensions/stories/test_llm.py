@@ -49,7 +49,7 @@ def test_CON_002_the_resource_follows_from_the_model() -> None:
 
 
 def test_a_provider_cannot_take_ollamas_name() -> None:
-    with pytest.raises(Invalid, match="cannot be the name of a provider"):
+    with pytest.raises(Invalid, match="is built in; choose another name"):
         LlmConfig(providers={"ollama": ProviderConfig("http://127.0.0.1:1")})
 
 

@@ -50,7 +50,7 @@ class ClockSteps:
         self._stored = None
 
     def follow(self, tx: Tx) -> None:
-        """Lets the clock follow a step, and moves the due times. Each writing transaction begins with it."""
+        """If the wall clock was set, moves all stored due times with it. Each writing transaction begins with this."""
         self._clock.follow()
         offset = self._clock.offset
         if self._stored is None or offset == self._stored:

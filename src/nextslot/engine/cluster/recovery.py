@@ -53,7 +53,7 @@ class Recovery:
         self._events = engine.events
 
     async def run(self, store: Store, node_id: str | None = None) -> Recovered:
-        """Recovers what the last incarnation of a node left or, without an id, of the only node."""
+        """Ends what the previous process of a node left running; without an id, that of the only node."""
         recovered = await self._recover_work(store, node_id)
         if node_id is None:
             await store.write(self._outages.recover)

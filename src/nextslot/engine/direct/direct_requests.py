@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from nextslot.domain import Direct, DirectStatus, FailureKind, Json, NewJob, Outcome, request_checks
+from nextslot.domain.bounds import must_be
 from nextslot.domain.job_lifecycle import CRASH_ERROR
 from nextslot.domain.rollups import DIRECT, RollupKey
 from nextslot.domain.webhook_delivery import DIRECT_EVENTS
@@ -423,7 +424,8 @@ class DirectExecutionHandler:
         if wanted.webhook is not None:
             self._webhooks.refuse_wrong("webhook", wanted.webhook, DIRECT_EVENTS)
         if not request_checks.is_number(wanted.wait_timeout_seconds, above=-1e-9):
-            raise Invalid("is not a number of seconds from 0 on; give for example 30", field="wait_timeout_seconds")
+            given = must_be(wanted.wait_timeout_seconds, "a number of seconds from 0 on, for example 30")
+            raise Invalid(given, field="wait_timeout_seconds")
         if not isinstance(wanted.detach, bool):
             raise Invalid("is neither true nor false; give one of them", field="detach")
         if wanted.direct_id is not None:

@@ -231,7 +231,7 @@ class TransactionCounters:
         self._counts(lane_id).ready -= 1
 
     def lower(self, lane_id: int, bound: Bound) -> None:
-        """Notes the new place of a ready job, which may be the first of its lane now."""
+        """Records the new place of a ready job if it is before the first of its lane."""
         counts = self._counts(lane_id)
         if counts.first is None or bound < counts.first:
             counts.first = bound

@@ -148,8 +148,8 @@ class ScheduleSettings:
         """Raises Invalid if a job of this schedule could not be created, as far as is known now."""
         office = offices.get(tx, schedule.office_id)
         if office is None or office.status != "active":
-            what = "does not exist" if office is None else "is archived"
-            raise Invalid(f"the office {schedule.office_id!r} {what}; give another", field="office_id")
+            what = "does not exist; create it" if office is None else "is archived; make it active"
+            raise Invalid(f"the office {schedule.office_id!r} {what}, or give another", field="office_id")
         try:
             if template.jobs is None:
                 self._intake.check([of_schedule(schedule, template, None)], now)

@@ -316,7 +316,7 @@ def _format(format: Any) -> dict[str, Any]:
 
 
 def _end_with_the_scheduler() -> None:
-    """Waits for the end of standard input, to which nothing is ever written."""
+    """Ends this process when the scheduler has gone: when standard input closes, or the parent changes."""
     parent = os.getppid()
     while not select.select([0], [], [], 1.0)[0] or os.read(0, 4096):
         # Something else may hold the pipe open; another parent process shows the same.

@@ -43,8 +43,11 @@ class LlmConfig:
 
     def __post_init__(self) -> None:
         for name in self.providers:
-            if name == OLLAMA or not name.isidentifier():
-                raise Invalid(f"{name!r} cannot be the name of a provider: use letters and digits", field="providers")
+            if name == OLLAMA:
+                raise Invalid(f"{name!r} is built in; choose another name", field="providers")
+            if not name.isidentifier():
+                rule = "use letters, digits and _, and begin with a letter"
+                raise Invalid(f"{name!r} cannot be the name of a provider; {rule}", field="providers")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ, **settings: Any) -> "LlmConfig":

@@ -102,7 +102,7 @@ def register_research(
     )
 
 
-# Ten characters without blanks at the ends; of scripts whose signs are syllables or words, two.
+# A topic needs ten characters, blanks at its ends not counted; in Chinese, Japanese and Korean two are enough.
 _LONG_ENOUGH = re.compile(r"\S[\s\S]{8,}\S|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af][\s\S]*\S")
 
 

@@ -17,7 +17,7 @@ def get(tx: Tx, key_id: str) -> Key | None:
 
 
 def by_digest(tx: Tx, digest: str, now: Instant) -> Key | None:
-    """Finds a key by its text, or by the text before its last rotation while that one still opens."""
+    """Finds a key by the digest of its text, or of the text before its last rotation until that one expires."""
     row = tx.row("keys.by_digest", digest=digest, now=now)
     return None if row is None else KEYS.value(row)
 
