@@ -599,11 +599,13 @@ class NodesWorld:
                 *oracles.undelivered(tx, self._endpoints.received, set(), has_purged=False),
                 *oracles.stopped_in_vain(tx, self._witness.stopped),
                 *self._forgotten(tx),
-                *(broken for site in self._sites for broken in site.clients.followers.behind(last)),
-                *(broken for site in self._sites for broken in site.clients.followers.unanswered(_ended_chains(tx))),
                 *self._leaderless(tx),
             ]
         )
+        has_ended = _ended_chains(tx)
+        self._pass_time(60, part=10.0)  # What happened just now is heard at every node by then.
+        followers = [site.clients.followers for site in self._sites]
+        self._refuse([broken for one in followers for broken in (*one.behind(last), *one.unanswered(has_ended))])
 
     async def _settled(self, scheduler: SimulatedNode) -> None:
         clients = copy.copy(self._clients)
