@@ -10,7 +10,7 @@ from nextslot.testing.simulation.plan import Action
 from tests.simulation.planted import DEFECTS, planted
 
 # The most seeds that any of them may take; docs/reliability.md has how many each took before the world grew.
-WITHIN = 40
+WITHIN = 100
 
 pytestmark = pytest.mark.sqlite_only("simulates SQLite's disk")
 
