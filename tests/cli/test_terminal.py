@@ -88,3 +88,11 @@ def test_top_follows_what_happens_and_ends_with_q(served: Served) -> None:
         top.all()
 
         assert top.process.wait(60) == 0
+
+
+def test_a_terminal_shows_no_fingerprints(served: Served) -> None:
+    words = ("echo", "text=seen", "fingerprint=only-for-programs", "--url", served.url)
+    with screen("submit", *words, "--wait") as queued, screen("run", *words) as direct:
+        shown = [queued.all(), direct.all()]
+
+    assert [("seen" in one, "only-for-programs" in one) for one in shown] == [(True, False)] * 2

@@ -51,6 +51,20 @@ async def test_spec_11_a_story_is_answered_with_its_text_and_its_file(tmp_path: 
         assert about["ignored"] == []
 
 
+async def test_a_caller_who_waits_chooses_the_parts_of_a_style(tmp_path: Path) -> None:
+    async with old_service(tmp_path, STORY) as (server, model):
+        await story(
+            server, topic="a lighthouse", temperature=0.2, genre="horror", language="Welsh", system="You whisper."
+        )
+
+        asked = model.calls[0].body
+        system, prompt = (message["content"] for message in asked["messages"])
+        assert asked["options"]["temperature"] == 0.2
+        assert system == "You whisper."
+        assert "horror" in prompt
+        assert "Welsh" in prompt
+
+
 async def test_spec_11_no_job_is_made_and_the_caller_is_on_record(tmp_path: Path) -> None:
     async with old_service(tmp_path, STORY) as (server, _):
         answer = await story(server)
