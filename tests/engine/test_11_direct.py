@@ -529,14 +529,15 @@ async def test_a_direct_request_can_be_cancelled_while_it_waits_and_while_it_run
 async def test_while_draining_waiting_callers_are_sent_away_and_running_work_finishes(tmp_path: Path) -> None:
     scheduler = new_scheduler(tmp_path)
     await scheduler.start()
-    running, waiting = (asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50})) for _ in range(2))
+    running, *waiting = (asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 50})) for _ in range(3))
     await testing.settled()
 
     stopping = asyncio.ensure_future(scheduler.stop())
     await testing.settled()
 
-    with pytest.raises(Draining):
-        await waiting
+    for caller in waiting:
+        with pytest.raises(Draining, match="the scheduler is stopping; try again later"):
+            await caller
     with pytest.raises(Draining):
         await scheduler.run_direct("work")
     assert (await running).status is DirectStatus.COMPLETED

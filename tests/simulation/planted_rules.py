@@ -311,8 +311,8 @@ RULES = (
     Bug(
         "a stop sends only the first waiting caller away",
         "engine/direct/direct_requests.py",
-        "for run_id in list(self.callers):",
-        "for run_id in list(self.callers)[:1]:",
+        "if not caller.has_started]:",
+        "if not caller.has_started][:1]:",
         _DIRECT + "while_draining_waiting_callers_are_sent_away_and_running_work_finishes",
     ),
     Bug(
