@@ -218,3 +218,18 @@ def named_tests() -> dict[str, list[str]]:
                 texts = [node.name, ast.get_docstring(node) or "", ast.get_docstring(module) or ""]
                 found.setdefault(node.name, []).extend(texts)
     return found
+
+
+def test_every_test_and_file_that_the_rules_of_the_design_name_is_there() -> None:
+    page = (ROOT / "docs" / "design-rules.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", page))
+    files = set(re.findall(r"`((?:src|docs|tests)/[\w./-]+)`", page))
+    anchors = set(re.findall(r"specification\.md#([\w-]+)", page)) - {
+        "which-tests-show-a-rule",
+        "deliberate-differences",
+    }
+
+    assert len(page.splitlines()) > 600
+    assert sorted(named - named_tests().keys()) == []
+    assert sorted(one for one in files if not (ROOT / one).exists()) == []
+    assert sorted(one for one in anchors if one not in targets()) == []

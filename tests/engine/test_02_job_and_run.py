@@ -229,6 +229,42 @@ async def test_ids_are_UUIDv7_and_sort_by_age(tmp_path: Path) -> None:
         assert {uuid.UUID(job.job_id).version for job in jobs} == {7}
         assert sorted(job.job_id for job in jobs) == [job.job_id for job in jobs]
 
+        run = (await scheduler.wait(jobs[0].job_id)).run
+        template = await scheduler.templates.create(name="t", job_type="work")
+        schedule = await scheduler.schedules.create(
+            name="s", template_id=template.template_id, cron_expression="0 0 * * *"
+        )
+        await scheduler.run_direct("work")
+        reserved = [
+            event.details["reservation_id"] for event in await history(scheduler) if "reservation" in event.type
+        ]
+        assert run is not None
+        assert {uuid.UUID(one).version for one in (run.run_id, schedule.schedule_id, *reserved)} == {7}
+        assert reserved
+
+
+async def test_a_run_has_the_template_of_its_job_and_a_retry_by_hand_template_and_parameters(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        template = await scheduler.templates.create(name="t", job_type="fail", params={"kind": "invalid_params"})
+        job = await scheduler.submit(template_id=template.template_id)
+        failed = await scheduler.wait(job.job_id)
+        assert failed.run is not None
+
+        retried = (await scheduler.retry(failed.run.run_id)).job
+
+        assert failed.run.template_id == template.template_id
+        assert (retried.template_id, retried.job_type, retried.params) == (job.template_id, job.job_type, job.params)
+
+
+async def test_a_job_that_completed_stays_so_when_its_timeout_passes(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        job = await scheduler.submit("work", {"seconds": 1}, timeout_seconds=10)
+        ended = await scheduler.wait(job.job_id)
+        await asyncio.sleep(100)
+
+        assert (await scheduler.run_of(job.job_id)) == ended.run
+        assert (await scheduler.job(job.job_id)).status == "COMPLETED"
+
 
 async def test_a_type_without_a_handler_waits_and_runs_once_there_is_one(tmp_path: Path) -> None:
     async with counted_scheduler(tmp_path) as scheduler:

@@ -152,6 +152,16 @@ async def test_next_trigger_at_is_always_right_and_null_when_disabled(tmp_path: 
         assert changed.next_trigger_at == at("08:30")
 
 
+async def test_a_trigger_changes_nothing_of_its_schedule_but_the_two_times(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        before = await new_schedule(scheduler, "30 * * * *")
+        await passes(40 * MINUTE)
+        after = await fresh(scheduler, before)
+
+    changed = {name for name, value in after.to_dict().items() if before.to_dict()[name] != value}
+    assert changed == {"next_trigger_at", "last_triggered_at"}
+
+
 def test_DEC_010_a_schedule_without_a_zone_goes_by_UTC(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with running_scheduler(tmp_path) as scheduler:
