@@ -555,7 +555,7 @@ async def test_parameters_fit_the_handlers_signature_or_are_refused(tmp_path: Pa
         async def signed(run: Any, path: str, size: int = 1) -> dict[str, Any]:
             return {"path": path, "size": size}
 
-        for params, words in (({}, '"path" is a required'), ({"path": "a", "colour": 1}, "colour")):
+        for params, words in (({}, '"path" is missing'), ({"path": "a", "colour": 1}, "colour")):
             with pytest.raises(Invalid, match=words):
                 await scheduler.submit("signed", params)
         job = await scheduler.submit("signed", {"path": "a"})
