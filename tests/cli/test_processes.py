@@ -4,11 +4,13 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from nextslot import Client
@@ -227,3 +229,21 @@ def test_a_shell_completes_commands_and_the_script_says_how() -> None:
 
     assert completed.stdout.split() == ["submit"]
     assert "complete -o default -F _nextslot_completion nextslot" in script.stdout
+
+
+def test_while_it_starts_HTTP_and_commands_say_what_ready_says(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # A PostgreSQL that takes connections and says nothing.
+        database = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/jobs"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        with started("serve", "--data", str(tmp_path), "--database", database, "--port", str(port)):
+            with httpx2.Client(base_url=url, timeout=20, transport=httpx2.HTTPTransport(retries=8)) as http:
+                answers = {path: http.get(path) for path in ("/ready", "/api/jobs", "/api/status", "/api/queue")}
+            ls = subprocess.run([*PROGRAM, "ls", "--url", url], text=True, capture_output=True, check=False)
+
+    said = {path: answer.json()["detail"] for path, answer in answers.items()}
+    assert {answer.status_code for answer in answers.values()} == {503}
+    assert set(said.values()) == {said["/ready"]}
+    assert "async with" not in said["/ready"]
+    assert (ls.returncode, said["/ready"] in ls.stderr) == (1, True), ls.stderr
