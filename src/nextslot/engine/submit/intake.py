@@ -210,11 +210,12 @@ class Intake:
         """Notes which requests name a resource that nobody has declared: a key of one office may not (spec 4.18)."""
         naming = [(index, new) for index, new in enumerate(asked) if new.resources]
         known = self._known_resources() if naming else set()
+        listed = ", ".join(sorted(known))
         for index, new in naming:
             for name in sorted(resource_units(new.resources).keys() - known)[:MOST_PROBLEMS]:
                 problem = (
                     f"has {name!r}, which is not in the configuration and belongs to no job type and no node; name one "
-                    f"of {', '.join(sorted(known))}, or ask an admin to grant the office own_resources"
+                    f"of {listed}, or ask an admin to grant the office own_resources"
                 )
                 found = Problem(_at(asked, index, "resources"), problem)
                 tx.local(NewWork).own_resources.append((new.office_id, found))
