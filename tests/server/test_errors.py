@@ -327,7 +327,6 @@ async def test_a_note_of_any_characters_comes_as_a_header(tmp_path: Path) -> Non
         ),
         ("GET", "/api/jobs?limit=0", None, "limit is 0; it must be at least 1"),
         ("POST", "/api/jobs", {"job_type": "echo", "priority": "3"}, "priority is text; it must be a whole number"),
-        ("PATCH", "/api/offices/default/scheduler/config", {"maxRetries": "3"}, "maxRetries is text; it must be"),
         ("GET", "/api/jobs?limit=many", None, "limit is text; it must be a whole number"),
         ("GET", "/api/jobs?created_after=noon", None, "created_after is text; it must be a time such as"),
         ("GET", "/api/events?after=-1", None, "after is -1; it must be at least 0"),

@@ -558,6 +558,8 @@ async def test_the_configuration_has_the_names_defaults_and_nulls_of_the_office_
                       {"max_retries": 1}, {"defaultTimeout": 0}, {"maxConcurrentByRole": {"FE": -1}}):  # fmt: skip
             refused = await office.ask("PATCH", "/scheduler/config", 422, json=wrong)
             assert refused["errors"][0]["field"].startswith(next(iter(wrong))), refused
+        text = await office.ask("PATCH", "/scheduler/config", 422, json={"maxRetries": "3"})
+        assert text["detail"].startswith("maxRetries is text; it must be a whole number")
         assert await office.ask("GET", "/scheduler/config") == changed
 
 
