@@ -7,14 +7,12 @@ import sys
 import pytest
 
 from nextslot.testing.simulation import nodes
-from nextslot.testing.simulation.plan import Action
+from nextslot.testing.simulation.plan import LENGTH, Action
 from tests.simulation import lease_trace
 from tests.support import IS_ALL
 
-SEEDS = int(os.environ.get("NEXTSLOT_NODE_SEEDS", "20" if IS_ALL else "8"))
-CHUNK = 4
-# The steps of longer histories are not compared with the model: some of them it does not know yet.
-LENGTH = 30
+SEEDS = int(os.environ.get("NEXTSLOT_NODE_SEEDS", "12" if IS_ALL else "6"))
+CHUNK = 3
 
 pytestmark = pytest.mark.sqlite_only("simulates nodes on a file")
 

@@ -131,8 +131,8 @@ class Cluster:
         await self._read_nodes(store)
         age = self._clock.monotonic() - since
         membership = Membership(self._registry.node_id, life, self, self._times, age, self._clock.adjust)
-        self._local.dispatcher.has_lease = True
         store.join(membership)
+        self._local.dispatcher.has_lease = True
 
     def _begin_incarnation(self, tx: Tx, lease_seconds: float | None) -> int:
         life = self._registry.join(tx, lease_seconds)
@@ -187,6 +187,8 @@ class Cluster:
 
     def lapsed(self, has_lapsed: bool) -> None:
         """Stops all runs and starts no others; the guardians of commands end these at the same time."""
+        if not has_lapsed and self._is_rejoining:
+            return  # The renewal was answered before the node was lost.
         if has_lapsed and self._local.dispatcher.has_lease:
             log.error("node %s could not renew its lease: it stops its runs", self._registry.node_id)
         self._local.dispatcher.has_lease = not has_lapsed
@@ -194,16 +196,20 @@ class Cluster:
             self._local.executor.stop_all(FailureKind.INTERRUPTED)
 
     def fenced(self) -> None:
-        if self._store is not None and self._has_joined and (self._rejoining is None or self._rejoining.done()):
+        if self._store is not None and self._has_joined and not self._is_rejoining:
             work = self._rejoin(self._store)
             self._rejoining = asyncio.get_running_loop().create_task(work, name="nextslot-rejoin")
+
+    @property
+    def _is_rejoining(self) -> bool:
+        return self._rejoining is not None and not self._rejoining.done()
 
     async def _rejoin(self, store: Store) -> None:
         """Stops everything, drops the outcomes, and joins again: other nodes have recovered the runs of this one."""
         log.error("node %s was lost to the other nodes: it stops its runs and joins again", self._registry.node_id)
-        dispatcher, runner = self._local.dispatcher, self._runner
+        runner = self._runner
         assert runner is not None
-        dispatcher.is_held = True
+        self._local.dispatcher.has_lease = False  # Before the store stops to check that this node has its lease.
         await store.leave()
         self._leader.is_elected = False
         await self._leader.resign()

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from nextslot.domain.job_lifecycle import CRASH_ERROR
+from nextslot.domain.job_lifecycle import CRASH_ERROR, CRASHES_ERROR
 from nextslot.domain.limits import Limits
 from nextslot.executors.run_context import RunContext
 from nextslot.executors.threads import InlineThreads
@@ -465,9 +465,9 @@ class NodesWorld:
                     self.history.broken.append(Broken("a drained node starts nothing", f"{event.job_id} at {worker}"))
                 if worker != node:
                     self.history.broken.append(Broken("a node starts its own runs", f"{worker} by {node}"))
-            elif event.run_id is not None and event.type in oracles.ENDS:
+            elif event.run_id is not None and event.type in oracles.ENDS and event.type != "job_skipped":
                 self._ended_at[event.run_id] = self.machines.seconds
-                is_lost = details.get("error") == CRASH_ERROR
+                is_lost = details.get("error") in (CRASH_ERROR, CRASHES_ERROR)
                 if event.job_id is not None:
                     name = "recover" if is_lost else "finish"
                     self.database.observe(name, node, self._chain(tx, event.job_id))
