@@ -29,7 +29,7 @@ from nextslot.system.instant import Instant
 from nextslot.testing.faulty_disk import create_empty
 from nextslot.testing.virtual_time import SeededChance
 
-from . import check_reads, oracles
+from . import check_reads, oracles, settings_oracle
 from .broken import Broken
 from .check_reads import JobFacts
 from .clients import Clients
@@ -593,6 +593,7 @@ class NodesWorld:
             [
                 *oracles.examined(tx),
                 *oracles.unfinished(tx, now),
+                *settings_oracle.cut_short(tx),
                 *oracles.fired_twice(self._watch.events),
                 *oracles.misretried(tx, self._watch.events),
                 *oracles.unaccounted(tx, has_purged=False),

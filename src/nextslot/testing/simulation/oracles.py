@@ -388,7 +388,6 @@ def unfinished(tx: Tx, now: int) -> Iterator[Broken]:
     """Finds what still runs, waits, is reserved or has to be sent, except what can never continue."""
     facts = check_reads.jobs(tx)
     yield from settings_oracle.forsaken(tx, facts)
-    yield from settings_oracle.cut_short(tx)
     yield from settings_oracle.expired_and_started(facts)
     yield from settings_oracle.in_wrong_lanes(tx)
     stuck = {job.job_id: job for job in facts.values() if job.stage == "QUEUED"}

@@ -502,6 +502,8 @@ class World:
                 *store.inspect(lambda tx: list(oracles.unfinished(tx, now))),
                 *oracles.fired_twice(self._watch.events),
                 *oracles.timed_out_early(self._watch.events, took),
+                # A timeout counts from the stored start, so a slow commit of a start uses it up.
+                *([] if self._has_slow_commits else store.inspect(lambda tx: list(settings_oracle.cut_short(tx)))),
                 *store.inspect(lambda tx: list(oracles.misretried(tx, self._watch.events))),
                 *store.inspect(lambda tx: list(oracles.unaccounted(tx, has_purged))),
                 *store.inspect(lambda tx: list(oracles.undelivered(tx, received, seen, has_purged))),
