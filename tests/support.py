@@ -237,7 +237,7 @@ def processes_of(directory: Path) -> list[int]:
     return found
 
 
-async def eventually(is_so: Callable[[], object], seconds: float = 15) -> None:
+async def eventually(is_so: Callable[[], object], seconds: float = 60) -> None:
     """Waits in real time, for what other processes do."""
     end = time.monotonic() + seconds
     while not is_so():

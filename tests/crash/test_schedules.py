@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 # NEXTSLOT_EXAMPLES=6000 is the whole of it: so many schedules, each firing once a minute of its clock.
 SCHEDULES = int(os.environ.get("NEXTSLOT_EXAMPLES", "300"))
 KILLS = 5
-LONGEST_START = 60.0 + SCHEDULES / 100
+LONGEST_START = 240.0 + SCHEDULES / 100
 MINUTE = 60_000_000
 
 

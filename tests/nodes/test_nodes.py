@@ -57,7 +57,7 @@ async def running(*schedulers: Scheduler) -> AsyncIterator[None]:
         yield
 
 
-async def eventually(check: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
+async def eventually(check: Callable[[], Awaitable[bool]], seconds: float = 90) -> None:
     for _ in range(int(seconds / 0.05)):
         if await check():
             return

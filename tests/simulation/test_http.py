@@ -6,7 +6,7 @@ from nextslot.testing.simulation import world
 from tests.simulation.http_clients import HttpClients, made
 from tests.support import IS_ALL
 
-SEEDS, LENGTH = 300 if IS_ALL else 30, 12
+SEEDS, LENGTH = 150 if IS_ALL else 30, 12
 
 pytestmark = pytest.mark.sqlite_only("simulates SQLite's disk")
 

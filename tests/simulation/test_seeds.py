@@ -17,7 +17,7 @@ SEEDS = int(os.environ.get("NEXTSLOT_SEEDS", "500"))
 CHUNK = 10
 # One chunk in five has histories of the full length, the others are short: they cost a fifth, and meet other moments.
 CHUNKS = [
-    (range(first, min(first + CHUNK, SEEDS)), plan.LENGTH if first % (5 * CHUNK) == 0 else 12)
+    (range(first, min(first + CHUNK, SEEDS)), plan.LENGTH if first % (10 * CHUNK) == 0 else 12)
     for first in range(0, SEEDS, CHUNK)
 ]
 

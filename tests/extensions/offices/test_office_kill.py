@@ -43,7 +43,7 @@ def test_ten_processing_jobs_survive_a_kill_none_lost_none_twice_and_go_again_wi
     tmp_path: Path,
 ) -> None:
     first = subprocess.Popen([sys.executable, "-m", __name__, str(tmp_path)])
-    until(lambda: len(sessions(tmp_path)) == SESSIONS, seconds=30)
+    until(lambda: len(sessions(tmp_path)) == SESSIONS, seconds=120)
     before = set(sessions(tmp_path))
     first.kill()
     first.wait()
@@ -52,7 +52,7 @@ def test_ten_processing_jobs_survive_a_kill_none_lost_none_twice_and_go_again_wi
     until(lambda: len(sessions(tmp_path)) == 2 * SESSIONS, seconds=10)
     beside = [one for one in processes_of(tmp_path) if environment(one) & before]
     (tmp_path / "end").touch()
-    until(lambda: second.poll() is not None, seconds=30)
+    until(lambda: second.poll() is not None, seconds=120)
 
     assert second.returncode == 0
     assert beside == []
