@@ -15,7 +15,7 @@ from tests.simulation.planted import planted
 
 SEEDS = int(os.environ.get("NEXTSLOT_SEEDS", "500"))
 CHUNK = 10
-# One chunk in five has histories of the full length, the others are short: they cost a fifth, and meet other moments.
+# One chunk in ten has histories of the full length, the others are short: they cost a fifth, and meet other moments.
 CHUNKS = [
     (range(first, min(first + CHUNK, SEEDS)), plan.LENGTH if first % (10 * CHUNK) == 0 else 12)
     for first in range(0, SEEDS, CHUNK)
