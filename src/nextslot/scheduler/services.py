@@ -40,8 +40,8 @@ from nextslot.services.nodes import NodeService
 from nextslot.services.offices import OfficeService
 from nextslot.services.retention import RetentionService
 from nextslot.services.run_files import RunFileService
+from nextslot.services.runtime_settings import SettingsService
 from nextslot.services.schedules import ScheduleService
-from nextslot.services.settings import SettingsService
 from nextslot.services.stats import StatsService
 from nextslot.services.templates import TemplateService
 from nextslot.services.unit_of_work import UnitOfWork
