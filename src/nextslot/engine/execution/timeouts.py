@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nextslot.domain import FailureKind
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
-from nextslot.engine.dispatch import aging
+from nextslot.engine.dispatch import aging_steps
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import DeliveriesDue, DueBy, Stop, WakeBy
 from nextslot.engine.engine_context import EngineContext
@@ -176,7 +176,7 @@ class TimeoutManager:
                 self._engine.note_ready(tx, freed, now)
         expired = self._finisher.expire(tx, now, BATCH)
         no_more_cancels = self._finisher.cancel_some(tx, now)
-        no_more_steps = aging.do_due(tx, self._engine.lanes, now)
+        no_more_steps = aging_steps.do_due(tx, self._engine.lanes, now)
         to_probe, next_probe = self._outages.do_due(tx, now)
         no_more_occurrences, next_occurrence = True, None
         if self._schedules is not None:
