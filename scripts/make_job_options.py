@@ -1,4 +1,4 @@
-"""Writes a part of src/nextslot/client/options.py: the keyword arguments of a submission, for type checkers.
+"""Writes a part of src/nextslot/client/keyword_arguments.py: the keyword arguments of a submission, for type checkers.
 
     uv run python scripts/make_job_options.py
 
@@ -16,7 +16,7 @@ from nextslot.domain.declared_values import (
     is_words,
 )
 
-TARGET = Path(__file__).parents[1] / "src/nextslot/client/options.py"
+TARGET = Path(__file__).parents[1] / "src/nextslot/client/keyword_arguments.py"
 # What only the scheduler itself says.
 NOT_ASKED = {"schedule_id", "created_by"}
 # What a verb names by itself, and an item of a list by a key.

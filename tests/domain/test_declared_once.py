@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nextslot import domain
 from nextslot.client import values
-from nextslot.client.options import JobChanges
+from nextslot.client.keyword_arguments import JobChanges
 from nextslot.config import load
 from nextslot.domain import NewJob, request_checks
 from nextslot.domain.bounds import (
@@ -57,7 +57,7 @@ STILL_WRITTEN = {
     ("Attempt", "store/statements/deliveries.sql"), ("Reservation", "store/statements/direct.sql"),
 }  # fmt: skip
 # Made by a script; the test below compares it.
-MADE = {("NewJob", "client/options.py")}
+MADE = {("NewJob", "client/keyword_arguments.py")}
 # So many fields that are declared one after the other, in their order and with little between them, are a list of them.
 IN_A_ROW = 6
 

@@ -33,7 +33,7 @@ from nextslot.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from nextslot.client import Job, JobDetail
-    from nextslot.client.options import JobFilter
+    from nextslot.client.keyword_arguments import JobFilter
 
 # The count before a confirmation stops here.
 MOST_COUNTED = 10_000
