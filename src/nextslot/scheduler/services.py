@@ -38,8 +38,8 @@ from nextslot.services.keys import KeyService
 from nextslot.services.lists import ListService
 from nextslot.services.nodes import NodeService
 from nextslot.services.offices import OfficeService
+from nextslot.services.read_run_files import RunFileService
 from nextslot.services.retention import RetentionService
-from nextslot.services.run_files import RunFileService
 from nextslot.services.runtime_settings import SettingsService
 from nextslot.services.schedules import ScheduleService
 from nextslot.services.stats import StatsService
