@@ -16,7 +16,7 @@ from .keyword_arguments import (
     Values,
     WebhookChanges,
 )
-from .operations import create, delete, get, given, part, patch, post
+from .requests import create, delete, get, given, part, patch, post
 from .values import (
     Delivery,
     GroupDetail,
