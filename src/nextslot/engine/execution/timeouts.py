@@ -15,7 +15,7 @@ from nextslot.engine.effects import DeliveriesDue, DueBy, Stop, WakeBy
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
-from nextslot.store.contract import Store, Tx
+from nextslot.store.contract import ALL, Store, Tx
 from nextslot.store.tables import jobs, outages, runs, schedules
 from nextslot.store.tables.outages import Outage
 from nextslot.system.clock import Alarm
@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 BATCH = 500
 # The rows that a batch announces after the first: so many that it runs alone and off the event loop.
 MANY = 1_001
-ALL = 1_000_000_000
 RETRY_SECONDS = 1.0
 
 
