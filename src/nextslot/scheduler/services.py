@@ -124,7 +124,7 @@ class Services:
             if isinstance(one, kind):
                 return self._for_caller(one)
         there = ", ".join(self.attached) or "none"
-        raise NotFound("extension", f"{kind.__name__} (this scheduler has: {there}); use Scheduler(extensions=[…])")
+        raise NotFound("extension", kind.__name__, f"this scheduler has {there}; use Scheduler(extensions=[…])")
 
     def _find(self, name: str) -> Attached | None:
         one = self.attached.get(name)
