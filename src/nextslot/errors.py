@@ -29,6 +29,9 @@ class Problem:
         return f"{self.field}{' ' if self.problem.startswith(_VERBS) else ': '}{self.problem}"
 
 
+# How many problems of a large request are reported.
+MOST_PROBLEMS = 100
+
 # A problem that begins with a verb continues the name of its field: `priority is 1500; it must be …`.
 _VERBS = ("is ", "are ", "has ", "must ", "does ", "contains ", "cannot ", "never ")
 

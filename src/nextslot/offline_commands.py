@@ -23,10 +23,10 @@ from nextslot.services.keys import KeyService
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.contract import Closing, Tx
 from nextslot.store.maintenance import maintenance
+from nextslot.store.maintenance.backup_sqlite import Absent
 from nextslot.store.maintenance.doctor import Finding, unstored_outcomes
 from nextslot.store.maintenance.maintenance import Maintenance
 from nextslot.store.maintenance.move import Moved, Progress
-from nextslot.store.maintenance.sqlite_files import Absent
 from nextslot.store.open_store import directories, load_export, open_store, sqlite_path, write_export
 from nextslot.store.open_store import maintenance as maintenance_of
 from nextslot.store.tables import keys as stored_keys

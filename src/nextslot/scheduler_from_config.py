@@ -14,7 +14,7 @@ from nextslot.engine.retention import Keep
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.executors.job_types import JobType
 from nextslot.extension_api import used_by_server
-from nextslot.services.settings import ReloadableSettings
+from nextslot.services.runtime_settings import ReloadableSettings
 from nextslot.system.clock import Clock
 from nextslot.system.disk_space import DiskLimits
 from nextslot.telemetry.meters import ProcessMeters

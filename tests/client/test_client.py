@@ -16,7 +16,7 @@ import pytest
 import nextslot
 from nextslot import AsyncClient, Client
 from nextslot.client.binding import Subject, stream_verb, verb
-from nextslot.client.options import NewJob
+from nextslot.client.keyword_arguments import NewJob
 from nextslot.errors import (
     AlreadyFinished,
     Invalid,

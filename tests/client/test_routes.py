@@ -9,7 +9,7 @@ import pytest
 
 from nextslot import Client, Scheduler, extension_api
 from nextslot.client.binding import Subject, stream_verb, verb
-from nextslot.client.operations import Request
+from nextslot.client.requests import Request
 from nextslot.client.transports import BlockingTransport
 from nextslot.extensions.offices.client import Offices
 from nextslot.extensions.stories.client import Library

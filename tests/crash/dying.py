@@ -80,9 +80,9 @@ POINTS: dict[str, Point | Write] = {
     "in the middle of a drain": Point("nextslot.scheduler.startup_and_shutdown:Lifespan._wait_for_the_end"),
     "after a drain, before the file is closed": Point("nextslot.store.sqlite.sqlite_store:SqliteStore.close"),
     # Copies.
-    "while a backup is copied": Point("nextslot.store.maintenance.sqlite_files:_copy", is_after=True),
-    "before a backup gets its name": Point("nextslot.store.maintenance.sqlite_files:put"),
-    "while the old file is put aside": Point("nextslot.store.maintenance.sqlite_files:_put_aside", is_after=True),
+    "while a backup is copied": Point("nextslot.store.maintenance.backup_sqlite:_copy", is_after=True),
+    "before a backup gets its name": Point("nextslot.store.maintenance.backup_sqlite:put"),
+    "while the old file is put aside": Point("nextslot.store.maintenance.backup_sqlite:_put_aside", is_after=True),
 }
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from nextslot import NewJob, Scheduler, testing
 from nextslot.errors import NextslotError, StoreError, Unavailable
-from nextslot.store.maintenance import sqlite_files
+from nextslot.store.maintenance import backup_sqlite
 from nextslot.testing.faulty_disk import salvage
 from tests.support import register_handlers
 
@@ -62,10 +62,10 @@ def test_a_log_that_is_cut_anywhere_opens_and_keeps_a_prefix_of_what_was_committ
         place.mkdir()
         shutil.copyfile(tmp_path / "cut" / "nextslot.db", place / "nextslot.db")
         (place / "nextslot.db-wal").write_bytes(log[:size])
-        sqlite_files.apply_migrations(place / "nextslot.db")
+        backup_sqlite.apply_migrations(place / "nextslot.db")
         found = stored(place / "nextslot.db")
         assert found == ids[: len(found)]
-        assert sqlite_files.examine(place / "nextslot.db") == []
+        assert backup_sqlite.examine(place / "nextslot.db") == []
         counts.add(len(found))
 
     # The whole log has all of it, and some cuts were in the middle.
@@ -83,7 +83,7 @@ def test_a_log_with_a_torn_page_loses_that_commit_and_no_earlier_one(tmp_path: P
     found = stored(path)
 
     assert found == ids[:11]
-    assert [one.check for one in sqlite_files.examine(path)] == ["commits"], "it was acknowledged"
+    assert [one.check for one in backup_sqlite.examine(path)] == ["commits"], "it was acknowledged"
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ async def test_a_disk_that_is_full_refuses_new_work_and_loses_nothing_it_has_tak
     assert "the database stores nothing" in (while_full or "")
     assert at_last is None
     assert {one.status for one in ended} == {"COMPLETED"}
-    assert sqlite_files.examine(small_disk / "nextslot.db") == []
+    assert backup_sqlite.examine(small_disk / "nextslot.db") == []
 
 
 async def fill(scheduler: Scheduler, taken: list[str]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nextslot.errors import StoreError
-from nextslot.store.maintenance import export_file, sqlite_files
+from nextslot.store.maintenance import backup_sqlite, export_file
 from nextslot.store.sqlite.sqlite_store import connect_writer
 from tests.crash import power_cut
 from tests.crash.faulty_machine import recorded
@@ -63,7 +63,7 @@ class Found:
         ended = connection.execute("select job_id from jobs where finished_at is not null")
         self.ended = {str(row[0]) for row in ended}
         connection.close()
-        self.findings = sqlite_files.examine(path)
+        self.findings = backup_sqlite.examine(path)
 
 
 def work(directory: Path, synchronous: str) -> tuple[Disk, list[Change]]:
@@ -123,7 +123,7 @@ async def test_what_a_power_cut_left_is_recovered_and_goes_on(tmp_path: Path) ->
             async with scheduler_on(left, synchronous) as scheduler:
                 job = await scheduler.submit("work", {"text": "after"})
                 assert (await scheduler.wait(job.job_id)).status == "COMPLETED"
-            assert sqlite_files.examine(left / "nextslot.db") == []
+            assert backup_sqlite.examine(left / "nextslot.db") == []
 
 
 # Files that commands write.

@@ -10,7 +10,7 @@ from nextslot.domain import (
 )
 from nextslot.domain import Office as AnyOffice
 from nextslot.domain.retry import (
-    Attempt,
+    ChainRun,
     Retry,
     decide,
     delay_seconds,
@@ -121,7 +121,7 @@ def test_no_attempts_means_no_retry_at_all() -> None:
 def test_only_crashes_alone_and_in_a_row_are_held_against_a_chain(
     attempts: list[tuple[FailureKind | None, int | None]], count: int
 ) -> None:
-    assert lone_crashes([Attempt(*one) for one in attempts]) == count
+    assert lone_crashes([ChainRun(*one) for one in attempts]) == count
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_only_crashes_alone_and_in_a_row_are_held_against_a_chain(
 def test_a_chain_that_was_inside_two_schedulers_that_died_in_a_row_is_isolated_from_then_on(
     attempts: list[tuple[FailureKind | None, int | None]], is_isolated: bool
 ) -> None:
-    assert must_be_isolated([Attempt(*one) for one in attempts]) == is_isolated
+    assert must_be_isolated([ChainRun(*one) for one in attempts]) == is_isolated
 
 
 def delays(policy: RetryPolicy, kind: FailureKind = K.ERROR) -> list[float]:

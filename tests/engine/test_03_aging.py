@@ -11,7 +11,7 @@ import pytest
 from nextslot import Job, Scheduler, testing
 from nextslot.domain import MAX_PRIORITY, URGENT, NewJob, aging
 from nextslot.domain.jobs import order_priority
-from nextslot.engine.dispatch import aging as ticks
+from nextslot.engine.dispatch import aging_steps
 from nextslot.errors import Conflict, Invalid
 from nextslot.store.contract import Tx
 from nextslot.store.tables import jobs as jobs_table
@@ -131,7 +131,7 @@ async def test_a_job_counts_from_the_moment_at_which_it_is_ready(tmp_path: Path)
 async def test_the_first_step_of_jobs_that_were_queued_before_comes_a_period_after_the_setting(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         await scheduler.pause()
-        jobs = await scheduler.submit_many([NewJob(job_type="work") for _ in range(2 * ticks.BATCH + 7)])
+        jobs = await scheduler.submit_many([NewJob(job_type="work") for _ in range(2 * aging_steps.BATCH + 7)])
         waiting = await scheduler.submit("work", scheduled_for=now_of(scheduler).after(10 * HOUR))
         await asyncio.sleep(HOUR)
 

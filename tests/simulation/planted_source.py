@@ -342,21 +342,21 @@ BUGS = (
     # Group commit and disk.
     Bug(
         "a file is renamed before it is synced",
-        "store/maintenance/sqlite_files.py",
+        "store/maintenance/backup_sqlite.py",
         '    with part.open("rb") as file:\n        os.fsync(file.fileno())\n    part.replace(target)',
         "    part.replace(target)",
         "tests/simulation/test_forgetful_files.py",
     ),
     Bug(
         "a rename is not synced",
-        "store/maintenance/sqlite_files.py",
+        "store/maintenance/backup_sqlite.py",
         "        os.fsync(directory)",
         "        pass",
         "tests/simulation/test_forgetful_files.py",
     ),
     Bug(
         "the record of a restored file is written after the file",
-        "store/maintenance/sqlite_files.py",
+        "store/maintenance/backup_sqlite.py",
         "            acknowledged_commits.reset(path, number)\n            put(part, path)",
         "            put(part, path)\n            acknowledged_commits.reset(path, number)",
         "tests/simulation/test_forgetful_files.py",

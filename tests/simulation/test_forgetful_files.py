@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nextslot.errors import StoreError
-from nextslot.store.maintenance import export_file, sqlite_files
+from nextslot.store.maintenance import backup_sqlite, export_file
 from nextslot.store.maintenance.export_file import Header, Writer
 from nextslot.store.sqlite import acknowledged_commits
 from nextslot.store.sqlite.sqlite_store import connect, migrate
@@ -69,7 +69,7 @@ def test_a_power_cut_leaves_the_old_backup_or_the_new_one_and_the_new_one_once_i
     backup = make_database(tmp_path / "backups" / "backup.db", offices=1)
 
     seen = cut_anywhere(
-        backup.parent, lambda: sqlite_files.copy(source, backup), lambda left: offices_in(left / "backup.db")
+        backup.parent, lambda: backup_sqlite.copy(source, backup), lambda left: offices_in(left / "backup.db")
     )
 
     assert set(seen) == {1, 3}
@@ -107,7 +107,7 @@ def test_a_power_cut_in_a_restore_leaves_a_database_that_starts(tmp_path: Path) 
         except StoreError as error:
             return str(error)
 
-    seen = cut_anywhere(database.parent, lambda: sqlite_files.put_in_place(backup, database), look)
+    seen = cut_anywhere(database.parent, lambda: backup_sqlite.put_in_place(backup, database), look)
 
     assert set(seen) <= {1, 3}
     assert seen[-2:] == [1, 1]

@@ -17,7 +17,7 @@ from nextslot import Scheduler, offline_commands, testing
 from nextslot.config.loading import Configuration, load
 from nextslot.errors import Damaged, LostCommits, StoreError
 from nextslot.store.contract import Tx
-from nextslot.store.maintenance import sqlite_files
+from nextslot.store.maintenance import backup_sqlite
 from nextslot.store.open_store import open_store
 from nextslot.store.sqlite import acknowledged_commits, integrity_check
 from nextslot.store.sqlite.acknowledged_commits import CommitNumber
@@ -372,7 +372,7 @@ def test_a_restore_that_dies_anywhere_leaves_a_database_that_starts(
     offline_commands.backup(configuration(data), backup)
     before = counted(data)
     killed_after(data, 5)
-    put = sqlite_files.put
+    put = backup_sqlite.put
 
     def die_before(part: Path, target: Path) -> None:
         raise KeyboardInterrupt
@@ -382,9 +382,9 @@ def test_a_restore_that_dies_anywhere_leaves_a_database_that_starts(
         raise KeyboardInterrupt
 
     for moment, has_been_replaced in ((die_before, False), (die_after, True)):
-        monkeypatch.setattr(sqlite_files, "put", moment)
+        monkeypatch.setattr(backup_sqlite, "put", moment)
         with pytest.raises(KeyboardInterrupt):
-            sqlite_files.put_in_place(backup, data / "nextslot.db")
+            backup_sqlite.put_in_place(backup, data / "nextslot.db")
 
         assert (counted(data) == before) is has_been_replaced
 

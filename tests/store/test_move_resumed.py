@@ -15,10 +15,10 @@ import pytest
 from nextslot.errors import Conflict, StoreError, Unavailable
 from nextslot.store import dialects
 from nextslot.store.maintenance import (
+    backup_sqlite,
     export_file,
     import_file,
     move,
-    sqlite_files,
 )
 from nextslot.store.open_store import load_export, write_export
 from nextslot.store.sqlite.sqlite_store import connect
@@ -396,7 +396,7 @@ def test_a_file_that_had_not_got_its_name_yet_begins_anew(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(sqlite_files, "put", killed)
+        patched.setattr(backup_sqlite, "put", killed)
         with pytest.raises(KeyboardInterrupt):
             load_export(exported, target, quietly)
     assert unseen(target)

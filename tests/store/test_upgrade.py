@@ -20,7 +20,7 @@ import pytest
 
 from nextslot import testing
 from nextslot.store import dialects
-from nextslot.store.maintenance import move, sqlite_files
+from nextslot.store.maintenance import backup_sqlite, move
 from nextslot.store.open_store import load_export, open_store, write_export
 from tests import postgres
 from tests.support import register_handlers
@@ -126,8 +126,8 @@ def test_a_kept_database_is_brought_up_to_date_and_is_in_order(kept: str, tmp_pa
 
     opened(f"sqlite:///{path}")
 
-    assert sqlite_files.pending(path) == []
-    assert sqlite_files.examine(path) == []
+    assert backup_sqlite.pending(path) == []
+    assert backup_sqlite.examine(path) == []
 
 
 def test_nothing_in_a_kept_database_is_lost_or_changed(kept: str, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_scheduler_goes_on_with_a_kept_database(kept: str, tmp_path: Path) -> 
             return (await scheduler.wait(job.job_id)).status
 
     assert testing.run(body()) == "COMPLETED"
-    assert [one.problem for one in sqlite_files.examine(path)] == []
+    assert [one.problem for one in backup_sqlite.examine(path)] == []
 
 
 # The schema, on both databases.

@@ -13,7 +13,7 @@ from nextslot.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from nextslot.client import Client
-    from nextslot.client.options import JobFilter
+    from nextslot.client.keyword_arguments import JobFilter
 
 T = TypeVar("T")
 Schema = Mapping[str, Any]

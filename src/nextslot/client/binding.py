@@ -9,7 +9,8 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from .operations import Reply, Request, RequestRetries, asked, get, paged, texts
+from .request_retries import RequestRetries, asked
+from .requests import Reply, Request, get, paged, texts
 from .values import ClientValue, Page
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from .binding import Operation, StreamOperation, Subject, Way, stream_verb, verb
-from .operations import RequestRetries, asked, create, get, given, paged, part, patch, post, put
-from .options import JobChanges, JobFilter, JobOptions, NewJob
+from .keyword_arguments import JobChanges, JobFilter, JobOptions, NewJob
+from .request_retries import RequestRetries, asked
+from .requests import create, get, given, paged, part, patch, post, put
 from .values import Cancelled, Ended, Job, JobDetail, JobType, Json, Page, Paused, Queue, Retried, Why
 
 # Between two requests for a job that a caller waits for: short at first, for short jobs.

@@ -10,7 +10,8 @@ import orjson
 from nextslot.errors import Draining, NextslotError, Unavailable
 
 from . import problems
-from .operations import Lost, OpenReply, Request, RequestRetries
+from .request_retries import RequestRetries
+from .requests import Lost, OpenReply, Request
 
 if TYPE_CHECKING:
     from .transports import Transport

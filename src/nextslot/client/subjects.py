@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from .binding import Collection, Operation, StreamOperation, Subject, Way, stream_verb, verb
-from .operations import create, delete, get, given, part, patch, post
-from .options import (
+from .keyword_arguments import (
     QuotaChanges,
     ScheduleChanges,
     ScheduleOptions,
@@ -17,6 +16,7 @@ from .options import (
     Values,
     WebhookChanges,
 )
+from .requests import create, delete, get, given, part, patch, post
 from .values import (
     Delivery,
     GroupDetail,

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 from nextslot.errors import Invalid
 
 from .binding import Way, finish
-from .operations import DEFAULT_RETRIES, Lost, OpenReply, Reply, Request, RequestRetries
+from .request_retries import DEFAULT_RETRIES, RequestRetries
+from .requests import Lost, OpenReply, Reply, Request
 from .verbs import Verbs
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from urllib.parse import quote
 from . import streams
 from .binding import Operation, StreamOperation, Way, stream_verb, verb
 from .jobs import JobVerbs
-from .operations import Request, RequestRetries, asked, create, get, given, part, post, texts
-from .options import DirectOptions, EventFilter, NewJob, RunFilter, Values
+from .keyword_arguments import DirectOptions, EventFilter, NewJob, RunFilter, Values
+from .request_retries import RequestRetries, asked
+from .requests import Request, create, get, given, part, post, texts
 from .streams import End, Message
 from .subjects import Keys, Nodes, Quotas, Schedules, Stats, Templates, Webhooks
 from .values import (

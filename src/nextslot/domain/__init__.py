@@ -4,6 +4,7 @@ Every layer speaks in these. They decide nothing; `lifecycle` and `policy` do. O
 imported from here.
 """
 
+from .audit import Actor, AuditEntry
 from .bounds import MAX_PRIORITY, URGENT, Json
 from .direct import Direct, DirectFields, DirectStatus, Reservation
 from .events import Event
@@ -22,7 +23,7 @@ from .jobs import (
     OnDependencyFailure,
     Stage,
 )
-from .keys import Actor, AuditEntry, Key, KeyFields, NewKey, Scope
+from .keys import Key, KeyFields, NewKey, Scope
 from .lists_and_status import Held, JobDetail, Listed, OfficeStatus, Page, Placed, QueuePage, SchedulerStatus
 from .nodes import Node
 from .offices import ROLE_SETTINGS, ROLE_TIMEOUTS, Lane, Limit, Office, OfficeFields, Quotas, default_office

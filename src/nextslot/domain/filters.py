@@ -23,6 +23,7 @@ MOST_VALUES = 100
 LONGEST_SEARCH = 200
 
 LIVE = frozenset({JobStatus.WAITING, JobStatus.QUEUED, JobStatus.RUNNING})
+NOT_STARTED = LIVE - {JobStatus.RUNNING}
 
 _WHOLE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -137,6 +138,11 @@ class EventFilter:
             and (not self.office_id or event.office_id in self.office_id)
             and (not self.job_id or event.job_id in self.job_id)
         )
+
+
+def to_cancel(include_running: bool) -> frozenset[JobStatus]:
+    """Returns the statuses of the jobs that a cancellation of many takes."""
+    return LIVE if include_running else NOT_STARTED
 
 
 def folded(text: str) -> str:

@@ -1,12 +1,10 @@
-"""API keys with their scopes, the callers who hold them, and the audit log."""
+"""API keys with their scopes."""
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Generic
 
 from nextslot.system.instant import Instant
 
-from .bounds import Json
 from .declared_values import At, Id, Internal, Later, Says, Value
 
 
@@ -62,26 +60,3 @@ class NewKey(Value):
     expires_at: Instant | None = None
     allowed_addresses: tuple[str, ...] = ()
     job_types: tuple[str, ...] = ()
-
-
-class Actor(Value):
-    """The caller of a change, with its action and target."""
-
-    name: str
-    key_id: str | None
-    action: str
-    target: str
-    office_id: str | None = None
-
-
-class AuditEntry(Value, Generic[At]):
-    """Who changed what, and when; of a setting also what it was and what it became."""
-
-    audit_id: Id
-    timestamp: At
-    actor: Annotated[str, Says("The name of the key; `local` on a server without keys")]
-    key_id: str | None
-    action: Annotated[str, Says(examples=("POST /api/jobs/{job_id}/cancel",))]
-    target: str
-    office_id: str | None
-    details: Annotated[Mapping[str, Json] | None, Says("Of a setting: `before` and `after`")]

@@ -1,7 +1,7 @@
 """The caller of a request; services pass it down the write path with every change."""
 
+from .audit import Actor
 from .declared_values import Value
-from .keys import Actor
 
 
 class RequestContext(Value):

@@ -17,7 +17,7 @@ MOST_LONE_CRASHES = 2
 MOST_CRASHES_INSIDE = 2
 
 
-class Attempt(NamedTuple):
+class ChainRun(NamedTuple):
     """A run of a chain: why it failed, and, if it was inside a scheduler's process that died, how many others were."""
 
     kind: FailureKind | None
@@ -62,7 +62,7 @@ def delay_seconds(policy: RetryPolicy, number: int, kind: FailureKind, chance: f
     return delay * (1 + policy.jitter * (2 * chance - 1))
 
 
-def lone_crashes(attempts: Sequence[Attempt]) -> int:
+def lone_crashes(attempts: Sequence[ChainRun]) -> int:
     """Counts the crashes at the end of a chain in which its run was alone inside the scheduler's process.
 
     The oldest attempt comes first. A crash with other runs inside neither counts nor ends the row, because its cause is
@@ -76,7 +76,7 @@ def lone_crashes(attempts: Sequence[Attempt]) -> int:
     return count
 
 
-def must_be_isolated(attempts: Sequence[Attempt]) -> bool:
+def must_be_isolated(attempts: Sequence[ChainRun]) -> bool:
     """Returns whether the next run of a chain belongs in a separate process, because the scheduler died several times
     in a row while the chain ran inside it.
 

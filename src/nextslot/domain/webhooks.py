@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from nextslot.system.instant import Instant
 
 from .bounds import Json
-from .declared_values import At, Id, Internal, Says, ShownAs, Value
+from .declared_values import At, Id, Internal, Later, Says, ShownAs, Value
 
 # Formats for people, which every webhook may have; engine/webhooks/chat_formats.py writes them.
 CHAT_FORMATS = ("slack", "discord", "ntfy")
@@ -57,7 +57,7 @@ class Webhook(Value, Generic[At]):
     enabled: bool = True
     disabled_reason: str | None = None
     # Until then the secret before the last rotation signs too.
-    old_secret_until: Annotated[At | None, Says("Until then the secret before signs too")] = None
+    old_secret_until: Later[Annotated[At | None, Says("Until then the secret before signs too")]] = None
     created_by: str | None = None
     created_at: At
     format: Annotated[str | None, Says(f"Of {', '.join(CHAT_FORMATS)}; null: signed JSON for programs")] = None

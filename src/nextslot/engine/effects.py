@@ -95,7 +95,7 @@ class WebhooksConfigured(NamedTuple):
 class SettingsChanged(NamedTuple):
     """The settings of a configuration that was reloaded, as this transaction has stored them."""
 
-    settings: Any  # Of `services/settings.py`, which the engine does not import.
+    settings: Any  # Of `services/runtime_settings.py`, which the engine does not import.
 
 
 class ClockCounted(NamedTuple):

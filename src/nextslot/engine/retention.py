@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from nextslot.errors import Unavailable
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
-from nextslot.store.contract import Store, Tx, Work
+from nextslot.store.contract import ALL, Store, Tx, Work
 from nextslot.store.tables import lanes, old_history
 from nextslot.store.tables.lanes import LaneTally
 from nextslot.store.tables.old_history import OldJob, Root
@@ -31,7 +31,6 @@ FIRST_AFTER_SECONDS = 600.0
 # How many chains or groups, and how many small rows, one transaction deletes.
 UNITS = 50
 ROWS = 500
-ALL = 1_000_000_000
 # A repeated request with an idempotency key is answered with its jobs for a day, so these are kept at least as long.
 SHORTEST_JOBS_DAYS = 1.0
 

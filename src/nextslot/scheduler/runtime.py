@@ -51,7 +51,7 @@ from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
 from nextslot.services.forecast import ForecastService
-from nextslot.services.settings import SettingsService
+from nextslot.services.runtime_settings import SettingsService
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.contract import Tx
 from nextslot.store.open_store import is_shared

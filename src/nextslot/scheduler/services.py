@@ -38,10 +38,10 @@ from nextslot.services.keys import KeyService
 from nextslot.services.lists import ListService
 from nextslot.services.nodes import NodeService
 from nextslot.services.offices import OfficeService
+from nextslot.services.read_run_files import RunFileService
 from nextslot.services.retention import RetentionService
-from nextslot.services.run_files import RunFileService
+from nextslot.services.runtime_settings import SettingsService
 from nextslot.services.schedules import ScheduleService
-from nextslot.services.settings import SettingsService
 from nextslot.services.stats import StatsService
 from nextslot.services.templates import TemplateService
 from nextslot.services.unit_of_work import UnitOfWork
@@ -124,7 +124,7 @@ class Services:
             if isinstance(one, kind):
                 return self._for_caller(one)
         there = ", ".join(self.attached) or "none"
-        raise NotFound("extension", f"{kind.__name__} (this scheduler has: {there}); use Scheduler(extensions=[…])")
+        raise NotFound("extension", kind.__name__, f"this scheduler has {there}; use Scheduler(extensions=[…])")
 
     def _find(self, name: str) -> Attached | None:
         one = self.attached.get(name)

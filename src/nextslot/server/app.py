@@ -36,7 +36,7 @@ from . import problems, schemas
 from .auth import of_default, whole
 from .connections import Connections
 from .fair_shares import FairShares
-from .office_shares import OfficeShares
+from .office_rate_limits import OfficeRateLimits
 from .request_body import Bodies
 from .request_guard import Admission, Guard
 from .request_log import RequestLog
@@ -152,7 +152,7 @@ def application(scheduler: Scheduler, options: Options) -> FastAPI:
     app.state.bodies = options.bodies
     options.bodies.bytes_of = lambda lane: scheduler.quotas.of(lane.removeprefix("office ")).body_bytes
     app.state.shares = options.shares
-    app.state.office_shares = OfficeShares(scheduler.quotas)
+    app.state.office_rate_limits = OfficeRateLimits(scheduler.quotas)
     app.state.off = {path: one.name for one in extension_api.find_all() if one not in used for path in one.paths}
     app.state.exposition = None
     app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]

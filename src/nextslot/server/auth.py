@@ -140,7 +140,7 @@ async def admit(request: Request, scope: Scope | None, office: OfficeCheck | Non
         request.state.scheduler = scheduler.for_caller(RequestContext(is_read_only=True))
         return
     caller = await identify(request)
-    request.app.state.office_shares.take_request(caller.office_id, caller.key_id)
+    request.app.state.office_rate_limits.take_request(caller.office_id, caller.key_id)
     if not caller.scope.includes(scope):
         detail = f"this needs a key with the scope {scope.value!r}; yours has {caller.scope.value!r}"
         raise HttpProblem(403, "forbidden", detail)

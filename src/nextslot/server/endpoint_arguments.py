@@ -14,9 +14,8 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from nextslot.errors import Invalid
+from nextslot.errors import MOST_PROBLEMS, Invalid
 
-from .problems import MOST_PROBLEMS
 from .request_body import NO_BODY
 
 Problems = list[dict[str, Any]]

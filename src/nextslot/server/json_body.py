@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from nextslot.domain.bounds import UNSTORABLE, quoted
+from nextslot.domain.bounds import quoted
 from nextslot.errors import Invalid
 
 from .problems import HttpProblem
@@ -160,8 +160,9 @@ def _storable(value: Any, has_escapes: bool) -> Any:
             encoded = orjson.dumps(value)
         except TypeError as error:
             raise _malformed(str(error)) from None
-        if b"\\u0000" in encoded and _NUL.search(encoded):
-            raise Invalid(f"the body {UNSTORABLE}")
+        if b"\\u0000" in encoded and (found := _NUL.search(encoded)) is not None:
+            before = encoded[max(found.end() - 56, 0) : found.end() - 6].decode(errors="replace")
+            raise Invalid(f"the body has a NUL character (\\u0000) after {quoted(before)}; remove it")
     return value
 
 

@@ -14,6 +14,7 @@ from starlette.routing import Match
 
 from nextslot.domain.bounds import must_be, quoted
 from nextslot.errors import (
+    MOST_PROBLEMS,
     Conflict,
     DiskLow,
     Draining,
@@ -32,8 +33,6 @@ log = logging.getLogger(__name__)
 
 # `Retry-After` of a 503.
 RETRY_AFTER_SECONDS = 5
-# The most problems of one request that are listed.
-MOST_PROBLEMS = 100
 
 TITLES = {
     "malformed": "The request cannot be read",

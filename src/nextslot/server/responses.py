@@ -121,7 +121,7 @@ def stream(events: AsyncGenerator[bytes, None], request: Request) -> StreamingRe
     """Answers with the events. The stream ends when the key of its caller has been deleted, rotated or has expired."""
     headers = {"X-Accel-Buffering": "no"}
     caller = caller_of(request)
-    close = request.app.state.office_shares.open_stream(caller.office_id, caller.key_id)
+    close = request.app.state.office_rate_limits.open_stream(caller.office_id, caller.key_id)
     return _Stream(_kept_alive(events, KeyCheck(request)), close, headers)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from nextslot.domain import Job, JobStatus, Json
-from nextslot.domain.filters import LIVE, JobFilter
+from nextslot.domain.filters import NOT_STARTED, JobFilter, to_cancel
 from nextslot.domain.request_checks import text_problems
 from nextslot.engine.finish.bulk_actions import BulkActions, Step
 from nextslot.engine.submit.idempotency import Once
@@ -143,12 +143,11 @@ class BulkService:
         Retries that were made meanwhile, of jobs that existed when the call began, come last.
         """
         end = await self._access.read(_end_of_jobs)
-        queued = wanted.statuses & (LIVE - {JobStatus.RUNNING})
+        queued = wanted.statuses & NOT_STARTED
         async for page in self._pages(wanted, queued, end):
             yield page
-        if include_running:
-            async for page in self._pages(wanted, wanted.statuses & {JobStatus.RUNNING}, end):
-                yield page
+        async for page in self._pages(wanted, wanted.statuses & to_cancel(include_running) - queued, end):
+            yield page
         if end is not None:
             since = Instant(max(int(end[0]) - 1, wanted.created_after or 0))
             async for page in self._pages(replace(wanted, created_after=since), queued, AFTER_ALL):

@@ -25,6 +25,8 @@ Effect = object
 # A row as the driver returns it. The statement names the columns, and the function that reads the row types them.
 Row = tuple[Any, ...]
 
+# A limit that no query reaches.
+ALL = 1_000_000_000
 # A topic that only the lease sends: look for nodes whose lease has expired.
 LOST = "lost"
 # The topics by which nodes notify each other after a commit.

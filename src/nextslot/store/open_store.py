@@ -102,7 +102,7 @@ def maintenance(url: str) -> Maintenance:
     if path is not None:
         return SqliteMaintenance(path)
     with _driver():
-        from nextslot.store.maintenance.maintenance_postgres import PostgresMaintenance
+        from nextslot.store.maintenance.backup_postgres import PostgresMaintenance
     return PostgresMaintenance(url)
 
 

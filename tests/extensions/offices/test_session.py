@@ -15,7 +15,7 @@ from nextslot.domain import FailureKind
 from nextslot.domain.offices import OFFICE_RETRIES
 from nextslot.errors import Invalid, UnknownJobType
 from nextslot.extensions.offices.office_words import OfficeJob
-from nextslot.extensions.offices.session import LONGEST_TAIL, RoleCommand
+from nextslot.extensions.offices.role_sessions import LONGEST_TAIL, RoleCommand
 from tests.extensions.offices.support import office_jobs
 from tests.support import eventually, processes_of
 

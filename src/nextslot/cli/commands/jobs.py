@@ -33,7 +33,7 @@ from nextslot.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from nextslot.client import Job, JobDetail
-    from nextslot.client.options import JobFilter
+    from nextslot.client.keyword_arguments import JobFilter
 
 # The count before a confirmation stops here.
 MOST_COUNTED = 10_000
@@ -288,7 +288,7 @@ def cat(
 def _readable(job: str, names: list[str]) -> str:
     """Chooses the file to print: the first Markdown file, else the only file."""
     if not names:
-        raise NotFound("artifact", f"of job {job}: it has made no file")
+        raise NotFound("artifact", job, "the job has made no file")
     written = [name for name in sorted(names) if name.endswith(".md")]
     if not written and len(names) > 1:
         raise Invalid(f"job {job} has made several files: {', '.join(sorted(names)[:20])}; name one of them")

@@ -26,7 +26,7 @@ from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.submit.intake import Intake
 from nextslot.engine.submit.queue_order import Created, NewWork
 from nextslot.errors import Conflict, Draining, Invalid, NotFound, OverQuota, SlotBusy, Unavailable
-from nextslot.store.contract import Store, Tx, Work
+from nextslot.store.contract import ALL, Store, Tx, Work
 from nextslot.store.tables import column_codec, direct
 from nextslot.system.instant import Instant
 
@@ -35,7 +35,6 @@ from .connected_callers import ConnectedCaller, ConnectedCallers, Update
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 100
-ALL = 1_000_000_000
 WAIT_SECONDS = 300.0
 TIMEOUT_SECONDS = 3600.0
 RESERVATION_SECONDS = 600.0

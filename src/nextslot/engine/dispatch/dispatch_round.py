@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nextslot.domain import Lane
-from nextslot.domain.retry import Attempt, must_be_isolated
+from nextslot.domain.retry import ChainRun, must_be_isolated
 from nextslot.engine.effects import Claim, Launch, WorkKind
 from nextslot.engine.engine_context import EngineContext
 from nextslot.store.contract import Tx
@@ -196,11 +196,11 @@ class DispatchRound:
         for one, earlier, is_isolated in zip(starting, attempts, isolated, strict=True):
             self._launch(one, 1 + len(earlier), is_isolated)
 
-    def _attempts(self, one: _Starting) -> list[Attempt]:
+    def _attempts(self, one: _Starting) -> list[ChainRun]:
         """Reads the attempts of its chain before this one."""
         return [] if one.spec.retry_of is None else jobs.attempts(self.tx, one.spec.chain_id, one.job_id)[:-1]
 
-    def _is_isolated(self, one: _Starting, earlier: list[Attempt]) -> bool:
+    def _is_isolated(self, one: _Starting, earlier: list[ChainRun]) -> bool:
         return (
             bool(earlier)
             and must_be_isolated(earlier)

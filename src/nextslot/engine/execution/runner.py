@@ -32,7 +32,7 @@ LONGEST_PAUSE = 30.0
 # How often the store may refuse an outcome, within 15 seconds, before a failure is stored in its place.
 MOST_REFUSALS = 6
 # How the error of such a failure begins; the doctor finds it by these words.
-UNSTORABLE = "its outcome could not be stored"
+OUTCOME_NOT_STORED = "its outcome could not be stored"
 
 
 class WorkFinisher(Protocol):
@@ -249,7 +249,7 @@ def _unstorable(outcome: Outcome, refusals: int, error: Exception) -> Outcome:
     """Returns a failure that can be stored, so that the slot is freed and the chain goes on by its retry policy."""
     kind = outcome.failure_kind or FailureKind.ERROR
     said = (
-        f"{UNSTORABLE}: the work ended {outcome.status}, and the database refused to store that {refusals} times "
-        f"({type(error).__name__}: {error})"
+        f"{OUTCOME_NOT_STORED}: the work ended {outcome.status}, and the database refused to store that "
+        f"{refusals} times ({type(error).__name__}: {error})"
     )
     return replace(Outcome.failed(kind, said[:1000]), log_path=outcome.log_path)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from nextslot.domain import FailureKind
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
-from nextslot.engine.dispatch import aging
+from nextslot.engine.dispatch import aging_steps
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import DeliveriesDue, DueBy, Stop, WakeBy
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
-from nextslot.store.contract import Store, Tx
+from nextslot.store.contract import ALL, Store, Tx
 from nextslot.store.tables import jobs, outages, runs, schedules
 from nextslot.store.tables.outages import Outage
 from nextslot.system.clock import Alarm
@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 BATCH = 500
 # The rows that a batch announces after the first: so many that it runs alone and off the event loop.
 MANY = 1_001
-ALL = 1_000_000_000
 RETRY_SECONDS = 1.0
 
 
@@ -176,7 +175,7 @@ class TimeoutManager:
                 self._engine.note_ready(tx, freed, now)
         expired = self._finisher.expire(tx, now, BATCH)
         no_more_cancels = self._finisher.cancel_some(tx, now)
-        no_more_steps = aging.do_due(tx, self._engine.lanes, now)
+        no_more_steps = aging_steps.do_due(tx, self._engine.lanes, now)
         to_probe, next_probe = self._outages.do_due(tx, now)
         no_more_occurrences, next_occurrence = True, None
         if self._schedules is not None:

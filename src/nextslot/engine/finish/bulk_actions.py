@@ -16,15 +16,14 @@ from nextslot.domain import (
     NewJob,
     Stage,
 )
-from nextslot.domain.filters import JobFilter
+from nextslot.domain.filters import JobFilter, to_cancel
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.engine.submit.intake import Intake
 from nextslot.errors import IllegalTransition, Invalid, NotFound
-from nextslot.store.contract import Tx
+from nextslot.store.contract import ALL, Tx
 from nextslot.store.tables import dependencies, jobs, runs
 from nextslot.system.instant import Instant
 
-from .group_progress import ALL
 from .job_finisher import JobFinisher
 from .retries import RetryController
 
@@ -55,7 +54,7 @@ class BulkActions:
         now: Instant,
     ) -> Step:
         """Cancels the jobs that still match and have not ended; running ones only with `include_running`."""
-        live = [job for job in _still(tx, job_ids, filter) if _is_to_cancel(job, include_running)]
+        live = [job for job in _still(tx, job_ids, filter) if job.status in to_cancel(include_running)]
         whole = [*live, *_rest_of_groups(tx, live, filter, include_running)]
         whole += _doomed(tx, whole, filter)
         done = self._finisher.cancel_many(tx, whole, reason, interrupt, now)
@@ -107,16 +106,12 @@ def _still(tx: Tx, job_ids: Iterable[str], filter: JobFilter) -> Sequence[Job]:
     return [found[job_id] for job_id in ids if job_id in found and filter.matches(found[job_id])]
 
 
-def _is_to_cancel(job: Job, include_running: bool) -> bool:
-    return job.stage is Stage.QUEUED or (include_running and job.is_running)
-
-
 def _rest_of_groups(tx: Tx, live: Sequence[Job], filter: JobFilter, include_running: bool) -> Iterator[Job]:
     """Yields the other members that match. Else the rule of the group would cancel them, for another reason."""
     seen = {job.job_id for job in live}
     for group_id in dict.fromkeys(job.group_id for job in live if job.group_id is not None):
         for job in jobs.live_members(tx, group_id, ALL):
-            if job.job_id not in seen and filter.matches(job) and _is_to_cancel(job, include_running):
+            if job.job_id not in seen and filter.matches(job) and job.status in to_cancel(include_running):
                 yield job
 
 

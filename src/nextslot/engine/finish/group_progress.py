@@ -14,11 +14,10 @@ from nextslot.domain import (
 )
 from nextslot.domain.group_failure import Action, ByOnFailure, GroupFailurePolicy, status_of
 from nextslot.engine.engine_context import EngineContext
-from nextslot.store.contract import Tx
+from nextslot.store.contract import ALL, Tx
 from nextslot.store.tables import groups, jobs
 from nextslot.system.instant import Instant
 
-ALL = 1_000_000_000
 ON_FAILURE = ByOnFailure()
 
 log = logging.getLogger(__name__)

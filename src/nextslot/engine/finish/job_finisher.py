@@ -29,14 +29,14 @@ from nextslot.domain.job_lifecycle import (
     event_of,
     settle,
 )
-from nextslot.domain.retry import Attempt, lone_crashes
+from nextslot.domain.retry import ChainRun, lone_crashes
 from nextslot.domain.rollups import JOB, RollupKey
 from nextslot.domain.webhook_delivery import run_events
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import ChainEnded, Stop
 from nextslot.engine.engine_context import EngineContext
 from nextslot.errors import AlreadyFinished, NotFound
-from nextslot.store.contract import Tx
+from nextslot.store.contract import ALL, Tx
 from nextslot.store.tables import (
     groups,
     jobs,
@@ -48,7 +48,7 @@ from nextslot.store.tables.lanes import LaneTally
 from nextslot.system.instant import Instant
 
 from .dependents import DependencyResolver
-from .group_progress import ALL, GroupProgress
+from .group_progress import GroupProgress
 from .retries import RetryController
 
 # A cancel of a group with more members is done in transactions of so many: each takes some 20 ms.
@@ -412,7 +412,7 @@ def _lone_crashes(tx: Tx, chain_id: str, job_id: str, outcome: Outcome) -> int:
     if outcome.failure_kind is not FailureKind.CRASH:
         return 0
     *before, (_, beside) = jobs.attempts(tx, chain_id, job_id)
-    return lone_crashes([*before, Attempt(FailureKind.CRASH, beside)])
+    return lone_crashes([*before, ChainRun(FailureKind.CRASH, beside)])
 
 
 def _count(tally: LaneTally, chain: _Ended) -> None:

@@ -20,7 +20,7 @@ from nextslot.domain import (
 from nextslot.domain.limits import ConcurrencyPolicy
 from nextslot.domain.run_estimates import Certainty, Estimate, weakest
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
-from nextslot.engine.dispatch import aging
+from nextslot.engine.dispatch import aging_steps
 from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.dispatch.limits_and_slots import Lanes
 from nextslot.engine.dispatch.resource_outages import Outages
@@ -196,7 +196,7 @@ class ForecastSimulator:
         self._copy.write(lambda tx: self._end(tx, ended))
 
     def _end(self, tx: Tx, ended: Iterable["_End"]) -> None:
-        while self._snapshot.has_aging and not aging.do_due(tx, self._lanes, self._clock.now()):
+        while self._snapshot.has_aging and not aging_steps.do_due(tx, self._lanes, self._clock.now()):
             pass
         for end in ended:
             self._finishers[end.kind].finish(tx, end.run_id, end.job_id, end.outcome, self._clock.now())

@@ -10,9 +10,9 @@ from nextslot.domain import GroupMode, Json, NewJob, OnFailure, RetryPolicy, Tem
 from nextslot.domain.bounds import must_be
 from nextslot.domain.declared_values import declared
 from nextslot.domain.template_defaults import SHARED, members
-from nextslot.engine.submit.intake import MOST_PROBLEMS, Intake
+from nextslot.engine.submit.intake import Intake
 from nextslot.engine.webhooks.webhook_outbox import WebhookService
-from nextslot.errors import Invalid, Problem, UnknownJobType
+from nextslot.errors import MOST_PROBLEMS, Invalid, Problem, UnknownJobType
 from nextslot.store.tables import column_codec
 from nextslot.system.instant import Instant
 

@@ -29,7 +29,7 @@ from nextslot.domain.template_defaults import from_template, group_of_template
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.dependents import DependencyResolver, refuse_cycle
 from nextslot.engine.finish.job_finisher import JobFinisher
-from nextslot.errors import Invalid, NotFound, Problem, UnknownJobType
+from nextslot.errors import MOST_PROBLEMS, Invalid, NotFound, Problem, UnknownJobType
 from nextslot.executors.job_types import JobType, resource_units
 from nextslot.store.contract import Tx
 from nextslot.store.tables import column_codec, dependencies, groups, jobs, offices, templates
@@ -38,8 +38,6 @@ from nextslot.system.instant import Instant
 from .queue_order import NewWork, QueueManager
 
 MAX_BATCH = 100_000
-# How many problems of a large request are reported.
-MOST_PROBLEMS = 100
 
 
 class Accepted(NamedTuple):

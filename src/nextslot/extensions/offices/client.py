@@ -7,8 +7,8 @@ from typing import TypedDict, Unpack
 from nextslot import domain
 from nextslot.client import streams
 from nextslot.client.binding import Collection, Operation, StreamOperation, Way, stream_verb, verb
-from nextslot.client.operations import create, delete, get, given, paged, part, patch, post, put
-from nextslot.client.options import Values
+from nextslot.client.keyword_arguments import Values
+from nextslot.client.requests import create, delete, get, given, paged, part, patch, post, put
 from nextslot.client.values import Cancelled, ClientValue, Json, Page
 
 

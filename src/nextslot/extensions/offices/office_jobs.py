@@ -17,6 +17,7 @@ from nextslot.domain import (
 )
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.errors import (
+    MOST_PROBLEMS,
     Conflict,
     Invalid,
     NoHandler,
@@ -47,7 +48,6 @@ from .office_words import (
 # How many chains or events a request reads before it answers with what it has found and a cursor.
 MOST_LOOKED_AT = 5_000
 STEP = 500
-MOST_PROBLEMS = 100
 
 Key = tuple[int | str, ...]
 

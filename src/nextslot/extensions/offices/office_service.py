@@ -42,7 +42,7 @@ from .office_words import (
     new_jobs,
     settings_of,
 )
-from .session import RoleCommand, SessionHandler, checked_roles, register_session
+from .role_sessions import RoleCommand, SessionHandler, checked_roles, register_session
 from .settings import RoleTable
 
 

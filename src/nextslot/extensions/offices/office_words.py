@@ -27,13 +27,11 @@ from nextslot.domain import (
 )
 from nextslot.domain.failures import RETRYABLE
 from nextslot.domain.offices import OFFICE_RETRIES
-from nextslot.errors import Invalid, Problem
+from nextslot.errors import MOST_PROBLEMS, Invalid, Problem
 from nextslot.system.instant import Instant
 
 # The job type of jobs without a type: the command of their role.
 SESSION = "session"
-# The most problems of one request that are listed.
-MOST_PROBLEMS = 100
 
 
 class OfficeJobStatus(StrEnum):

@@ -11,7 +11,7 @@ from nextslot.domain.bounds import Seconds, number, whole
 from nextslot.errors import Invalid
 from nextslot.extension_api import SettingProblem
 
-from .session import RoleCommand
+from .role_sessions import RoleCommand
 
 
 class RoleTable(Section):

@@ -1,7 +1,7 @@
 """The verbs of the library over HTTP: `client.extension(Library)`."""
 
 from nextslot.client.binding import Operation, Subject, Way, verb
-from nextslot.client.operations import get, paged, part
+from nextslot.client.requests import get, paged, part
 from nextslot.client.values import Json
 
 

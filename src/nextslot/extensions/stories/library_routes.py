@@ -16,7 +16,7 @@ from nextslot.server.queries import PageQuery, Values, split
 from nextslot.server.responses import answer, page
 from nextslot.server.routing import extension_of, needs, router
 from nextslot.server.schemas import Page, ResponseModel, Time
-from nextslot.services.run_files import RunFileService
+from nextslot.services.read_run_files import RunFileService
 
 from .library import CARDS, STORIES, Entry, Shelf, Wanted
 from .similarity import Duplicate, signal

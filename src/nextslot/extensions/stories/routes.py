@@ -17,7 +17,7 @@ from nextslot.server.problems import HttpProblem, content_of
 from nextslot.server.responses import answer, event, stream, unless_hung_up, wants_stream
 from nextslot.server.routes.direct import begun, told
 from nextslot.server.routing import always, needs, router
-from nextslot.services.run_files import RunFileService
+from nextslot.services.read_run_files import RunFileService
 
 from .story import read_story
 

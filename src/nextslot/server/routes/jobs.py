@@ -13,11 +13,11 @@ from nextslot.domain import MAX_PRIORITY, Confidence, Job, JobStatus, NewJob, Sc
 from nextslot.domain.bounds import Text
 from nextslot.domain.filters import JobFilter
 from nextslot.domain.job_lifecycle import Cancellation
+from nextslot.errors import MOST_PROBLEMS
 from nextslot.scheduler import Services
 from nextslot.scheduler.job_changes import CHANGEABLE
 from nextslot.server import queries, schemas
 from nextslot.server.auth import Caller, caller_of, lane_of, of_job, scheduler_for
-from nextslot.server.problems import MOST_PROBLEMS
 from nextslot.server.queries import PageQuery, Values, filter_of, in_body, in_query
 from nextslot.server.responses import answer, answer_many, create_once, created, notes
 from nextslot.server.routing import needs, router

@@ -21,7 +21,7 @@ from nextslot.server.queries import PageQuery, filter_of, in_query
 from nextslot.server.responses import answer, created, event, file_answer, log_answer, page, stream, wants_stream
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Body, Page
-from nextslot.services.run_files import PIECE
+from nextslot.services.read_run_files import PIECE
 
 runs = router("Runs")
 

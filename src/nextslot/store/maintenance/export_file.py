@@ -26,7 +26,7 @@ import orjson
 
 from nextslot.errors import SchemaTooNew, StoreError
 
-from . import sqlite_files
+from . import backup_sqlite
 
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ def created(target: Path) -> Iterator[IO[bytes]]:
                     yield packed  # type: ignore[misc]  # GzipFile has every method that is used here.
             else:
                 yield plain
-        sqlite_files.put(part, target)
+        backup_sqlite.put(part, target)
     except OSError as error:
         raise StoreError(
             f"{target} cannot be written: {error.strerror or error}; check the directory and its space"

@@ -1,6 +1,6 @@
 """The maintenance operations of a database: query, check, migrate, back up, restore.
 
-`offline_commands` calls them; `open_store.py` selects the implementation. `sqlite_files.py` works on SQLite files,
+`offline_commands` calls them; `open_store.py` selects the implementation. `backup_sqlite.py` works on SQLite files,
 `postgres_databases.py` on PostgreSQL. Operations that only read take no lock and see one consistent state, even while
 schedulers write.
 """
@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from nextslot.errors import StoreError
 from nextslot.store.contract import Work
 
-from . import export_file, move, sqlite_files
+from . import backup_sqlite, export_file, move
 from .doctor import Finding
 from .move import Progress
 
@@ -49,22 +49,22 @@ class SqliteMaintenance:
     path: Path
 
     def pending(self) -> list[str]:
-        return sqlite_files.pending(self.path)
+        return backup_sqlite.pending(self.path)
 
     def migrate(self) -> list[str]:
-        return sqlite_files.apply_migrations(self.path)
+        return backup_sqlite.apply_migrations(self.path)
 
     def examine(self) -> list[Finding]:
-        return sqlite_files.examine(self.path)
+        return backup_sqlite.examine(self.path)
 
     def repair(self) -> int:
-        return sqlite_files.repair(self.path)
+        return backup_sqlite.repair(self.path)
 
     def ask(self, work: Work[T], /) -> T:
-        return sqlite_files.ask(self.path, work)
+        return backup_sqlite.ask(self.path, work)
 
     def backup(self, target: Path, progress: Progress) -> None:
-        sqlite_files.copy(self.path, target)
+        backup_sqlite.copy(self.path, target)
 
     def restore(self, source: Path, progress: Progress) -> Path | None:
         if export_file.is_export(source):
@@ -72,7 +72,7 @@ class SqliteMaintenance:
                 f"{source} is an export or a backup of PostgreSQL, not a SQLite file: "
                 "load it into an empty data directory with `nextslot import`"
             )
-        return sqlite_files.put_in_place(source, self.path)
+        return backup_sqlite.put_in_place(source, self.path)
 
 
 def verify(source: Path, progress: Progress) -> None:
@@ -80,6 +80,6 @@ def verify(source: Path, progress: Progress) -> None:
     if export_file.is_export(source):
         problems = list(move.verify(source, progress).findings)
     else:
-        problems = [one.problem for one in sqlite_files.examine(source) if one.check != "schema"]
+        problems = [one.problem for one in backup_sqlite.examine(source) if one.check != "schema"]
     if problems:
         raise StoreError(f"{source} is not a sound backup: {problems[0]}; use another one")

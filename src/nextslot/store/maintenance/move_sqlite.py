@@ -16,17 +16,17 @@ from nextslot.store.contract import Tx
 from nextslot.store.sqlite import acknowledged_commits
 from nextslot.store.sqlite.sqlite_store import ROWS_AT_ONCE, SqliteTx, connect, connect_reader, migrate, translated
 
-from . import export_file, import_file, move, sqlite_files
+from . import backup_sqlite, export_file, import_file, move
 from .export_file import Table
 from .move import Moved, Progress
 
 
 def write(path: Path, target: Path, progress: Progress) -> Moved:
     """Exports a file, under the scheduler's lock."""
-    if steps := sqlite_files.pending(path):
+    if steps := backup_sqlite.pending(path):
         raise StoreError(f"{path} is older than this release ({', '.join(steps)}): run nextslot migrate first")
-    with sqlite_files.locked(path):
-        return sqlite_files.ask(path, lambda tx: move.write(tx, target, progress))
+    with backup_sqlite.locked(path):
+        return backup_sqlite.ask(path, lambda tx: move.write(tx, target, progress))
 
 
 def load(source: Path, path: Path, progress: Progress) -> Moved:
@@ -36,7 +36,7 @@ def load(source: Path, path: Path, progress: Progress) -> Moved:
     if export_file.is_export(part):
         raise StoreError(f"{part} is an export, but the import needs this file name: rename the export")
     try:
-        with sqlite_files.locked(path):
+        with backup_sqlite.locked(path):
             _refuse_unless_empty(path)
             with contextlib.closing(_Staging(part, path)) as staging:
                 return import_file.load(source, staging, progress)
@@ -102,7 +102,7 @@ class _Staging:
 
     def settle(self) -> None:
         self.close()
-        if found := sqlite_files.damage(self._part):
+        if found := backup_sqlite.damage(self._part):
             raise StoreError(f"the imported data is damaged: {found[0].problem}; import again")
         self._connection.pragma("foreign_keys", True)
         self.begin()
@@ -118,7 +118,7 @@ class _Staging:
         self.close()
         acknowledged_commits.forget(self._path)  # Its record belongs to the empty database that is replaced.
         _remove(self._path)
-        sqlite_files.put(self._part, self._path)
+        backup_sqlite.put(self._part, self._path)
 
     def discard(self) -> None:
         self.close()
@@ -145,5 +145,5 @@ def _refuse_unless_empty(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    for name in (path.name, *(path.name + companion for companion in (*sqlite_files.COMPANIONS, "-journal"))):
+    for name in (path.name, *(path.name + companion for companion in (*backup_sqlite.COMPANIONS, "-journal"))):
         path.with_name(name).unlink(missing_ok=True)

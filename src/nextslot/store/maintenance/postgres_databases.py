@@ -1,6 +1,6 @@
 """Opens a PostgreSQL database without a scheduler: exclusively for changes, or read-only as of one moment.
 
-The counterpart of `sqlite_files.py`; `maintenance_postgres.py` and `move_postgres.py` call it.
+The counterpart of `backup_sqlite.py`; `backup_postgres.py` and `move_postgres.py` call it.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from nextslot.errors import CommitUnknown, SchemaTooNew, StoreError, Unavailable
 from nextslot.store import dialects
 from nextslot.store.postgres.sessions import Address, Connection, Session, connect, is_lost, translated
 
-from .sqlite_files import Absent
+from .backup_sqlite import Absent
 
 # Planner settings for one-off queries over all rows of a table.
 PLANNER_SETTINGS = "set local enable_seqscan = on; set local plan_cache_mode = auto; set local work_mem = '64MB'"

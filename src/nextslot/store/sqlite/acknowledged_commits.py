@@ -1,7 +1,7 @@
 """Records the number of the last acknowledged commit in a file beside a SQLite database, to detect lost commits.
 
 `sqlite_store.py` calls this module around each commit and when it opens a database. The doctor and restore call it in
-`sqlite_files.py`, import in `move_sqlite.py`.
+`backup_sqlite.py`, import in `move_sqlite.py`.
 
 The number of a commit has two parts, because a counter that every commit changes would cost one more page of the
 write-ahead log each time (3 to 9 % of the hand-overs, measured). Nearly every commit appends an event, and the newest

@@ -1,10 +1,5 @@
--- columns: a whole subscription but its secrets, in the order that webhooks.py reads it
-webhook_id, url, events, office_id, is_enabled, disabled_reason, old_secret_until, created_by, created_at,
-    format
-
 -- insert: a new subscription
-insert into webhooks (webhook_id, url, events, office_id, secret, is_enabled, created_by, created_at, format)
-values (:webhook_id, :url, :events, :office_id, :secret, 1, :created_by, :created_at, :format);
+insert into webhooks ({webhooks.new_columns}, secret) values ({webhooks.new_values}, :secret);
 
 -- get: one subscription
 select {webhooks.columns} from webhooks where webhook_id = :webhook_id;
@@ -22,9 +17,7 @@ select count(*) from webhooks;
 select {webhooks.columns} from webhooks where is_enabled = 1 order by webhook_id;
 
 -- update: where a subscription goes, and whether it does
-update webhooks set url = :url, events = :events, office_id = :office_id, is_enabled = :is_enabled,
-    disabled_reason = :disabled_reason, format = :format
-where webhook_id = :webhook_id;
+update webhooks set {webhooks.changes} where webhook_id = :webhook_id;
 
 -- rotate: another secret; the one before it signs too, for a while
 update webhooks set old_secret = secret, old_secret_until = :until, secret = :secret where webhook_id = :webhook_id;

@@ -14,7 +14,7 @@ from nextslot.domain import (
     Stage,
 )
 from nextslot.domain.jobs import status_of
-from nextslot.domain.retry import Attempt
+from nextslot.domain.retry import ChainRun
 from nextslot.store.contract import Read, Row, Tx
 from nextslot.system.instant import Instant
 
@@ -256,14 +256,14 @@ def failures_before(tx: Tx, chain_id: str, job_id: str) -> list[FailureKind]:
     return [kind or FailureKind.ERROR for kind, _ in attempts(tx, chain_id, job_id)[:-1]]
 
 
-def attempts(tx: Tx, chain_id: str, job_id: str) -> list[Attempt]:
+def attempts(tx: Tx, chain_id: str, job_id: str) -> list[ChainRun]:
     """Reads the attempts of a chain up to a job, the oldest first."""
     before = {row[0]: row[1:] for row in tx.rows("jobs.chain_links", chain_id=chain_id)}
-    found: list[Attempt] = []
+    found: list[ChainRun] = []
     link: str | None = job_id
     while link is not None:
         link, kind, beside = before[link]
-        found.append(Attempt(None if kind is None else FailureKind(kind), beside))
+        found.append(ChainRun(None if kind is None else FailureKind(kind), beside))
     return found[::-1]
 
 

@@ -29,6 +29,7 @@ from nextslot.domain import (
     Run,
     Schedule,
     Template,
+    Webhook,
 )
 from nextslot.domain.bounds import Json
 from nextslot.domain.declared_values import (
@@ -53,30 +54,32 @@ Convert = Callable[[Any], Any]
 class Rows(Generic[V]):
     """The columns of a kind of value, and how they are read and written."""
 
-    def __init__(self, kind: type[V]) -> None:
+    def __init__(self, kind: type[V], **columns: str) -> None:
+        """`columns` are those that have another name than their field."""
         self._kind = kind
         stored = [one for one in declared(kind) if not one.marked.is_apart]
         new = [one for one in stored if not one.marked.is_later]
-        self.columns = tuple(one.name for one in stored)
-        self.new_columns = tuple(one.name for one in new)
+        self._names = tuple(one.name for one in stored)
+        self.columns = tuple(columns.get(one.name, one.name) for one in stored)
+        self.new_columns = tuple(columns.get(one.name, one.name) for one in new)
         # The first column says which row it is, and when a row was made does not change.
         self.changed_columns = tuple(name for name in self.new_columns[1:] if name != "created_at")
         self._apart = _defaults(kind, [one for one in declared(kind) if one.marked.is_apart])
         self._readers = [(at, read) for at, one in enumerate(stored) if (read := _reader(one)) is not None]
         self._writers = [(at, write) for at, one in enumerate(new) if (write := _writer(one)) is not None]
-        self._fields = itemgetter(*self.new_columns)
+        self._fields = itemgetter(*(one.name for one in new))
         # A tuple that is empty by default is stored as NULL when it is empty.
         lists = {one.name for one in fields(kind) if one.default == ()}  # type: ignore[arg-type]
-        self._lists = [at for at, name in enumerate(self.columns) if name in lists]
+        self._lists = [at for at, name in enumerate(self._names) if name in lists]
         public = [one for one in stored if not one.marked.is_internal]
         of_value: Any = kind
         self._worked_out: tuple[str, ...] = of_value.WORKED_OUT
         self._shown_names = json_names(of_value)
         # A property has no column; any column holds its place.
-        self._shown = itemgetter(*(self.columns.index(n) if n in self.columns else 0 for n in self._shown_names))
+        self._shown = itemgetter(*(self._names.index(n) if n in self._names else 0 for n in self._shown_names))
         self._shows = [(one.name, show) for one in public if (show := _shower(one)) is not None]
         self._shown_lists = [one.name for one in public if one.name in lists]
-        self._new_lists = [at for at, name in enumerate(self.new_columns) if name in lists]
+        self._new_lists = [at for at, one in enumerate(new) if one.name in lists]
 
     def value(self, row: Sequence[Any], **apart: object) -> V:
         """Makes the value of a row; `apart` are fields that have no column."""
@@ -87,7 +90,7 @@ class Rows(Generic[V]):
         for at in self._lists:
             values[at] = values[at] or ()
         made = object.__new__(self._kind)
-        made.__dict__.update(zip(self.columns, values, strict=True), **(self._apart | apart))
+        made.__dict__.update(zip(self._names, values, strict=True), **(self._apart | apart))
         return made
 
     def shown(self, row: Sequence[Any]) -> dict[str, Any]:
@@ -231,9 +234,10 @@ AUDIT = Rows(AuditEntry)
 KEYS = Rows(Key)
 ATTEMPTS = Rows(Attempt)
 OFFICES = Rows(Office)
+WEBHOOKS = Rows(Webhook, enabled="is_enabled")
 # By the name that statements include them by.
 _TABLES: dict[str, Rows[Any]] = {
     "jobs": JOBS, "runs": RUNS, "groups": GROUPS, "templates": TEMPLATES, "schedules": SCHEDULES,
     "occurrences": OCCURRENCES, "direct": DIRECT, "reservations": RESERVATIONS, "events": EVENTS, "audit": AUDIT,
-    "keys": KEYS, "attempts": ATTEMPTS, "offices": OFFICES,
+    "keys": KEYS, "attempts": ATTEMPTS, "offices": OFFICES, "webhooks": WEBHOOKS,
 }  # fmt: skip

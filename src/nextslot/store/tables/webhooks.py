@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nextslot.domain import Json, Webhook
-from nextslot.store.contract import Row, Tx
+from nextslot.store.contract import Tx
 from nextslot.system.instant import Instant
 
 from . import column_codec
+from .rows import WEBHOOKS
 
 
 class Secrets(NamedTuple):
@@ -19,28 +20,18 @@ class Secrets(NamedTuple):
 
 
 def insert(tx: Tx, webhook: Webhook, secret: str) -> None:
-    tx.execute(
-        "webhooks.insert",
-        webhook_id=webhook.webhook_id,
-        url=webhook.url,
-        events=column_codec.dumps(webhook.events),
-        office_id=webhook.office_id,
-        secret=secret,
-        created_by=webhook.created_by,
-        created_at=webhook.created_at,
-        format=webhook.format,
-    )
+    tx.execute("webhooks.insert", secret=secret, **WEBHOOKS.named(webhook))
 
 
 def get(tx: Tx, webhook_id: str) -> Webhook | None:
     row = tx.row("webhooks.get", webhook_id=webhook_id)
-    return None if row is None else _webhook(row)
+    return None if row is None else WEBHOOKS.value(row)
 
 
 def page(tx: Tx, before: str, limit: int, office_id: str | None = None) -> list[Webhook]:
     """The newest first; of one office, or of all."""
     rows = tx.rows("webhooks.page", before=before, limit=limit, office_id=office_id or "")
-    return [_webhook(row) for row in rows]
+    return [WEBHOOKS.value(row) for row in rows]
 
 
 def count(tx: Tx) -> int:
@@ -49,20 +40,11 @@ def count(tx: Tx) -> int:
 
 
 def enabled(tx: Tx) -> list[Webhook]:
-    return [_webhook(row) for row in tx.rows("webhooks.enabled")]
+    return [WEBHOOKS.value(row) for row in tx.rows("webhooks.enabled")]
 
 
 def update(tx: Tx, webhook: Webhook) -> None:
-    tx.execute(
-        "webhooks.update",
-        webhook_id=webhook.webhook_id,
-        url=webhook.url,
-        events=column_codec.dumps(webhook.events),
-        office_id=webhook.office_id,
-        is_enabled=int(webhook.enabled),
-        disabled_reason=webhook.disabled_reason,
-        format=webhook.format,
-    )
+    tx.execute("webhooks.update", **WEBHOOKS.changed(webhook))
 
 
 def rotate(tx: Tx, webhook_id: str, secret: str, until: Instant) -> None:
@@ -88,19 +70,3 @@ def keep_server_secret(tx: Tx, secret: str) -> None:
 
 def offices(tx: Tx) -> dict[str, Mapping[str, Json]]:
     return {row[0]: column_codec.loads(row[1]) for row in tx.rows("webhooks.offices")}
-
-
-def _webhook(row: Row) -> Webhook:
-    webhook_id, url, events, office_id, is_enabled, disabled_reason, old_secret_until, created_by, at, format_ = row
-    return Webhook(
-        webhook_id=webhook_id,
-        url=url,
-        events=tuple(column_codec.loads(events)),
-        office_id=office_id,
-        enabled=is_enabled == 1,
-        disabled_reason=disabled_reason,
-        old_secret_until=column_codec.instant(old_secret_until),
-        created_by=created_by,
-        created_at=Instant(at),
-        format=format_,
-    )

@@ -17,7 +17,7 @@ from nextslot.engine.retention import Keep
 from nextslot.errors import NextslotError, NotFound, Refused, Unavailable
 from nextslot.scheduler import Scheduler
 from nextslot.services.lists import _status as lists_status
-from nextslot.services.settings import ReloadableSettings
+from nextslot.services.runtime_settings import ReloadableSettings
 from nextslot.store.contract import Tx
 from nextslot.system.instant import Instant
 

@@ -13,7 +13,7 @@ from nextslot.domain import catch_up, webhook_delivery
 from nextslot.engine import retention
 from nextslot.engine.cluster import recovery
 from nextslot.engine.direct import direct_requests
-from nextslot.engine.dispatch import aging, dispatch_round
+from nextslot.engine.dispatch import aging_steps, dispatch_round
 from nextslot.engine.events import event_feed
 from nextslot.engine.execution import timeouts
 from nextslot.engine.finish import job_finisher
@@ -54,7 +54,7 @@ _CONSTANTS = (
     (idempotency, "FORGOTTEN_AT_ONCE", _PAGES),
     (sqlite_store, "ROWS_AT_ONCE", (2, 3, 50)),
     (keyset_pagination, "BUDGET", (3, 10, 10_000)),
-    (aging, "BATCH", _PAGES),
+    (aging_steps, "BATCH", _PAGES),
 )
 
 

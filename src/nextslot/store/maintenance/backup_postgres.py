@@ -1,4 +1,4 @@
-"""The maintenance operations of a PostgreSQL database. Its backup is a consistent export, taken while schedulers write.
+"""Backs up, restores, migrates and checks a PostgreSQL database. Its backup is an export, taken while schedulers write.
 
 `offline_commands` calls them.
 """
@@ -12,7 +12,7 @@ from nextslot.errors import StoreError
 from nextslot.store.contract import Work
 from nextslot.store.postgres.postgres_store import PostgresTx
 
-from . import doctor, export_file, move, move_postgres, sqlite_files
+from . import backup_sqlite, doctor, export_file, move, move_postgres
 from .doctor import Finding
 from .move import Progress
 from .postgres_databases import NO_TIMEOUTS, PLANNER_SETTINGS, alone, commit, refuse_unless_current, snapshot, steps_of
@@ -67,7 +67,7 @@ class PostgresMaintenance:
                 move.write(PostgresTx(connection), unchecked, progress)
             if found := move.verify(unchecked, progress).findings:
                 raise StoreError(f"the copy is not sound: {found[0]}. {_ADVICE}")
-            sqlite_files.put(unchecked, target)
+            backup_sqlite.put(unchecked, target)
         finally:
             unchecked.unlink(missing_ok=True)
 

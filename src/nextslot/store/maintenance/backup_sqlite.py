@@ -1,4 +1,4 @@
-"""Checks, migrates, copies and replaces SQLite files. Copies can be made while a scheduler runs.
+"""Backs up, restores, migrates and checks SQLite files. Copies can be made while a scheduler runs.
 
 `offline_commands` calls it. Operations that write take the scheduler's own lock; those that read see the last commit.
 """

@@ -1,32 +1,18 @@
-"""Requests as values, and when the client repeats them; a transport does the input and output."""
+"""Requests and their answers as values; a transport does the input and output."""
 
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote
 
 import orjson
 
-from nextslot.errors import Invalid, NextslotError
-
-from . import problems
-
-if TYPE_CHECKING:
-    from .transports import Transport
-
-T = TypeVar("T")
+from nextslot.errors import Invalid
 
 # How long to wait for the answer to an ordinary request.
 ANSWER_SECONDS = 30.0
-# The pause before the first repetition; each one after it is twice as long.
-FIRST_PAUSE_SECONDS = 0.25
-# A server that asks for a longer pause is reported as not available.
-LONGEST_PAUSE_SECONDS = 30.0
-DEFAULT_RETRIES = 4
-# They take three minutes in all.
-PATIENT_RETRIES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,64 +67,6 @@ class Lost:
     reason: str
     # Whether the server may have the request.
     may_have_arrived: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RequestRetries:
-    """How often a request that is safe to repeat is repeated; `url` is for messages."""
-
-    url: str
-    retries: int = DEFAULT_RETRIES
-
-    def patient(self) -> "RequestRetries":
-        """Returns a policy for long waits after a first answer: it outlasts a restart of the server."""
-        return replace(self, retries=max(self.retries, PATIENT_RETRIES))
-
-    def pause(self, failures: int, reply: Reply | Lost, request: Request) -> float | None:
-        """Returns how long to wait before the request is repeated; None if it must not be repeated again."""
-        # Nothing of a request that was refused with 429 was carried out.
-        is_refused = isinstance(reply, Reply) and reply.status == 429
-        if not (request.is_repeatable or is_refused) or failures > self.retries:
-            return None
-        usual: float = min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LONGEST_PAUSE_SECONDS)
-        if isinstance(reply, Lost):
-            return usual
-        asked = reply.headers.get("retry-after", "")
-        if reply.status not in (429, 503) or not asked.isdecimal() or int(asked) > LONGEST_PAUSE_SECONDS:
-            return None
-        return max(usual, float(asked))
-
-    def unknown(self, reply: Reply | Lost, request: Request) -> NextslotError:
-        """Makes the error for a request that may have arrived at one of the attempts, and got no answer at the last."""
-        refused = self.refusal(reply)
-        if request.method == "GET" or not (isinstance(reply, Lost) or reply.status == 503):
-            return refused
-        why = reply.reason if isinstance(reply, Lost) else str(refused)
-        return problems.OutcomeUnknown(self.url, why, request.path, request.headers.get("Idempotency-Key"))
-
-    def refusal(self, reply: Reply | Lost) -> NextslotError:
-        return (
-            problems.NoAnswer(self.url, reply.reason)
-            if isinstance(reply, Lost)
-            else problems.error_of(reply.status, reply.json())
-        )
-
-
-async def asked(transport: "Transport", retries: RequestRetries, request: Request, read: Callable[[Reply], T]) -> T:
-    """Sends a request, repeats it where that is safe, and reads the answer."""
-    failures, may_have_arrived = 0, False
-    while True:
-        reply = await transport.send(request)
-        if isinstance(reply, Reply) and reply.status < 400:
-            if (note := reply.headers.get("x-note")) is not None and transport.on_note is not None:
-                transport.on_note(note)
-            return read(reply)
-        failures += 1
-        may_have_arrived |= isinstance(reply, Lost) and reply.may_have_arrived
-        pause = retries.pause(failures, reply, request)
-        if pause is None:
-            raise retries.unknown(reply, request) if may_have_arrived else retries.refusal(reply)
-        await transport.sleep(pause)
 
 
 def get(path: str, query: Mapping[str, Any] | None = None, **more: Any) -> Request:

@@ -1,4 +1,4 @@
-"""OfficeShares: how many requests a second and how many streams each office uses of this process (spec 18.11)."""
+"""OfficeRateLimits: how many requests a second and how many streams each office uses of this process (spec 18.11)."""
 
 import asyncio
 from collections import Counter
@@ -9,7 +9,7 @@ from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.errors import OverQuota
 
 
-class OfficeShares:
+class OfficeRateLimits:
     """Counts by office; a key for every office counts by itself, and callers without keys are not counted."""
 
     def __init__(self, quotas: OfficeQuotas) -> None:

@@ -21,7 +21,8 @@ from nextslot.client import (
     streams,
 )
 from nextslot.client.binding import finish, finish_each
-from nextslot.client.operations import Lost, OpenReply, Reply, Request, RequestRetries, asked, create, get, post
+from nextslot.client.request_retries import RequestRetries, asked
+from nextslot.client.requests import Lost, OpenReply, Reply, Request, create, get, post
 from nextslot.client.streams import Message, Messages
 from nextslot.client.transports import Address, Transport
 from nextslot.errors import (

@@ -12,7 +12,32 @@ Time = datetime | str
 Values = str | Sequence[str]
 
 
-# From here to the end mark, scripts/make_job_options.py writes this file from `domain.NewJob`.
+class JobChanges(TypedDict, total=False):
+    params: Json
+    priority: int
+    urgent: bool
+    scheduled_for: Time | None
+    title: str | None
+
+
+class DirectOptions(TypedDict, total=False):
+    wait_timeout_seconds: float
+    timeout_seconds: float
+    detach: bool
+    direct_id: str
+    webhook: Json
+    office_id: str
+
+
+class WebhookChanges(TypedDict, total=False):
+    url: str
+    events: Sequence[str]
+    office_id: str | None
+    format: str | None
+    enabled: bool
+
+
+# From here on, scripts/make_keyword_arguments.py writes this file from the declarations in `domain`.
 class JobOptions(TypedDict, total=False):
     scheduled_for: Time
     expires_at: Time
@@ -35,21 +60,10 @@ class JobOptions(TypedDict, total=False):
 class NewJob(JobOptions, total=False):
     """One of many: its type or template, its parameters, and the `key` by which others of the request depend on it."""
 
-    job_type: str
     template_id: str
+    job_type: str
     params: Json
     key: str
-
-
-# End.
-
-
-class JobChanges(TypedDict, total=False):
-    params: Json
-    priority: int
-    urgent: bool
-    scheduled_for: Time | None
-    title: str | None
 
 
 class JobFilter(TypedDict, total=False):
@@ -77,19 +91,10 @@ class RunFilter(TypedDict, total=False):
     started_before: Time
 
 
-class DirectOptions(TypedDict, total=False):
-    wait_timeout_seconds: float
-    timeout_seconds: float
-    detach: bool
-    direct_id: str
-    webhook: Json
-    office_id: str
-
-
 class EventFilter(TypedDict, total=False):
+    type: Values
     office_id: Values
     job_id: Values
-    type: Values
 
 
 class QuotaChanges(TypedDict, total=False):
@@ -107,16 +112,16 @@ class QuotaChanges(TypedDict, total=False):
 
 
 class TemplatePutOptions(TypedDict, total=False):
-    jobs: Sequence[NewJob] | None
-    mode: str | None
-    on_failure: str | None
     params: Json
-    retry_policy: Json | None
-    timeout_seconds: float | None
     priority: int
+    timeout_seconds: float | None
+    retry_policy: Json | None
     resources: Mapping[str, int] | Sequence[str] | None
     webhook: Json | None
     description: str | None
+    jobs: Sequence[NewJob] | None
+    mode: str | None
+    on_failure: str | None
 
 
 class TemplateOptions(TemplatePutOptions, total=False):
@@ -143,14 +148,6 @@ class ScheduleOptions(SchedulePutOptions, total=False):
 
 
 class ScheduleChanges(ScheduleOptions, total=False):
-    name: str
     template_id: str
+    name: str
     cron_expression: str
-
-
-class WebhookChanges(TypedDict, total=False):
-    url: str
-    events: Sequence[str]
-    office_id: str | None
-    format: str | None
-    enabled: bool

@@ -1,0 +1,86 @@
+"""Writes a part of src/nextslot/client/keyword_arguments.py: what follows from declarations, for type checkers.
+
+    uv run python scripts/make_keyword_arguments.py
+
+A type checker reads keyword arguments only where they are written out, so these lists are made from the declarations of
+requests, filters and quotas; tests/domain/test_declared_once.py fails while the file is not what this makes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from nextslot.domain import NewJob, Quotas, Template
+from nextslot.domain.declared_values import Declared, declared, is_time, is_words
+from nextslot.domain.filters import EventFilter, JobFilter, RunFilter
+from nextslot.domain.schedules import ScheduleFields
+
+TARGET = Path(__file__).parents[1] / "src/nextslot/client/keyword_arguments.py"
+_BEGIN = "writes this file from the declarations in `domain`.\n"
+# What only the scheduler itself says.
+NOT_ASKED = {
+    "schedule_id", "created_by", "created_at", "archived_at", "deleted_at", "last_triggered_at", "next_trigger_at",
+}  # fmt: skip
+# What a verb of one job names by itself, and an item of a list by a key.
+JOB_OWN = ("job_type", "template_id", "params", "key")
+_KINDS = {
+    "resources": "Mapping[str, int] | Sequence[str]", "depends_on": "Sequence[str]", "jobs": "Sequence[NewJob]",
+    "job_types": "list[str]",
+}  # fmt: skip
+_ITEM = "One of many: its type or template, its parameters, and the `key` by which others of the request depend on it."
+
+
+def text() -> str:
+    """Returns the whole file, with its part made anew."""
+    job = {name: kind.removesuffix(" | None") for name, kind in _asked(NewJob).items() if name not in NOT_ASKED}
+    template = {name: kind for name, kind in _asked(Template).items() if name not in {*NOT_ASKED, "template_id"}}
+    schedule = {name: kind for name, kind in _asked(ScheduleFields).items() if name not in NOT_ASKED}
+    parts = [
+        _class("JobOptions", "TypedDict", job, job.keys() - JOB_OWN),
+        _class("NewJob", "JobOptions", job, JOB_OWN, f'    """{_ITEM}"""\n\n'),
+        *(_class(kind.__name__, "TypedDict", _filter(kind)) for kind in (JobFilter, RunFilter, EventFilter)),
+        _class("QuotaChanges", "TypedDict", {one.name: f"{_kind(one)} | None" for one in declared(Quotas)}),
+        *_options("Template", template, ("name", "job_type")),
+        *_options("Schedule", schedule, ("name", "template_id", "cron_expression")),
+    ]
+    return TARGET.read_text().split(_BEGIN)[0] + _BEGIN + "\n\n".join(parts)
+
+
+def _options(subject: str, kinds: dict[str, str], own: tuple[str, ...]) -> Iterable[str]:
+    """Makes what can be said of a value that is put by its name, of a new one, and of one that is changed."""
+    yield _class(f"{subject}PutOptions", "TypedDict", kinds, kinds.keys() - {*own, "office_id"})
+    yield _class(f"{subject}Options", f"{subject}PutOptions", kinds, ("office_id",))
+    yield _class(f"{subject}Changes", f"{subject}Options", kinds, own)
+
+
+def _class(name: str, base: str, kinds: dict[str, str], names: Iterable[str] | None = None, about: str = "") -> str:
+    wanted = kinds if names is None else set(names)
+    lines = "".join(f"    {one}: {kind}\n" for one, kind in kinds.items() if one in wanted)
+    return f"class {name}({base}, total=False):\n{about}{lines}"
+
+
+def _asked(kind: Any) -> dict[str, str]:
+    without = {one.name for one in fields(kind) if one.default is None}
+    return {one.name: _kind(one) + (" | None" if one.name in without else "") for one in declared(kind)}
+
+
+def _filter(kind: Any) -> dict[str, str]:
+    return {
+        one.name: "Values" if one.default == () else "Time" if "Instant" in str(one.type) else "str"
+        for one in fields(kind)
+    }
+
+
+def _kind(field: Declared) -> str:
+    if field.name in _KINDS:
+        return _KINDS[field.name]
+    if is_time(field.type):
+        return "Time"
+    if is_words(field.type):
+        return "str"
+    return field.type.__name__ if isinstance(field.type, type) and field.type.__module__ == "builtins" else "Json"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(text())
