@@ -145,7 +145,7 @@ def test_the_commands_of_a_disabled_extension_say_so(tmp_path: Path) -> None:
 async def test_an_embedded_scheduler_has_none_unless_asked(tmp_path: Path) -> None:
     async with Scheduler(f"sqlite:///{tmp_path}/nextslot.db") as scheduler:
         assert scheduler.attached == {}
-        with pytest.raises(NotFound, match="this scheduler has: none"):
+        with pytest.raises(NotFound, match="this scheduler has none"):
             scheduler.extension(OfficeJobService)
         with pytest.raises(UnknownJobType):
             await scheduler.submit("story")
