@@ -8,10 +8,12 @@ from typing import Any
 
 from nextslot.config.loading import Configuration
 from nextslot.config.settings import Settings
+from nextslot.domain.devices import Units
 from nextslot.domain.lease_times import LeaseTimes
 from nextslot.domain.limits import Limits
 from nextslot.engine.retention import Keep
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
+from nextslot.executors.gpus import find_gpus
 from nextslot.executors.job_types import JobType
 from nextslot.extension_api import used_by_server
 from nextslot.services.runtime_settings import ReloadableSettings
@@ -35,7 +37,8 @@ def compose(configuration: Configuration, clock: Clock | None = None, **options:
         extensions=used_by_server(settings.extensions.disabled, settings.model_fields_set),
         node=node,
         node_running=settings.node.running,
-        node_resources=settings.node.resources,
+        node_resources=_node_resources(settings.node.resources),
+        device_variables=settings.node.device_variables,
         lease=LeaseTimes(unresponsive_seconds=settings.node.unresponsive_seconds),
         shutdown_grace_seconds=settings.server.shutdown_grace_seconds,
         synchronous=settings.store.synchronous,
@@ -60,6 +63,14 @@ async def opened_offline(configuration: Configuration) -> AsyncIterator[Schedule
     async with offline_commands.opened(configuration, advice, offline_closing(scheduler)) as access:
         with using(scheduler, access.store):
             yield scheduler
+
+
+def _node_resources(resources: Mapping[str, int | list[str] | str]) -> dict[str, Units]:
+    """Finds the GPUs of this machine where the configuration leaves that to NVML."""
+    return {
+        name: [gpu.uuid for gpu in find_gpus()] if isinstance(units, str) else units
+        for name, units in resources.items()
+    }
 
 
 def reloadable_settings(settings: Settings) -> ReloadableSettings:

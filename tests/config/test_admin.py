@@ -312,6 +312,7 @@ async def test_the_doctor_finds_nothing_in_a_busy_database_also_while_the_server
             "update dependencies set chain_id = (select chain_id from jobs where outcome = 'COMPLETED' limit 1)",
             "forgotten_waits",
         ),
+        ("insert into device_holds values ('local', 'gpu', '0', 'local/slot-9')", "left_devices"),
         ("drop index jobs_worker; update jobs set stage = 'RUNNING', worker_id = 'local/slot-1'", "shared_workers"),
         ("drop index jobs_retry; update jobs set retry_of = (select min(job_id) from jobs)", "forked_chains"),
         (

@@ -63,3 +63,7 @@ def stopping(run: Any) -> None:
 def killing(run: Any) -> None:
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
+
+
+def which_devices(run: Any) -> list[Any]:
+    return [run.devices["gpu"], os.environ["CUDA_VISIBLE_DEVICES"]]

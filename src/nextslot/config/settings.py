@@ -12,7 +12,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from nextslot import extension_api
 from nextslot.domain.addresses import is_loopback
-from nextslot.domain.bounds import MAX_PARAMS_BYTES, Delay, Limit, Seconds, number, whole
+from nextslot.domain.bounds import LIMIT, MAX_PARAMS_BYTES, Delay, Limit, Seconds, number, whole
+from nextslot.domain.devices import names_problem
 from nextslot.domain.webhook_signature import secret_problem
 from nextslot.system.disk_space import DiskLimits
 
@@ -50,6 +51,29 @@ def _store_address(text: str) -> str:
     return text
 
 
+def _variable(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", text) or text.startswith("NEXTSLOT_"):
+        raise ValueError("is no name for a variable; use letters, digits and '_', and do not begin it with NEXTSLOT_")
+    return text
+
+
+def _node_units(value: object) -> object:
+    if value == NVML:
+        return value
+    if isinstance(value, list):
+        problem = names_problem(value)
+    elif isinstance(value, str):
+        problem = f'is {value!r}; write a number of units, a list of names such as ["0", "1"], or "{NVML}"'
+    else:
+        problem = LIMIT.problem(value)
+    if problem is not None:
+        raise ValueError(problem)
+    return value
+
+
+# A number of units, their names, or "nvml": the GPUs that NVIDIA's library finds when the server starts.
+NVML = "nvml"
+NodeUnits = Annotated[int | list[str] | str, BeforeValidator(_node_units)]
 WebhookSecret = Annotated[SecretStr, BeforeValidator(_secret), AfterValidator(_webhook_secret)]
 WebAddress = Annotated[str, AfterValidator(_web_address)]
 
@@ -174,11 +198,16 @@ class NodeSettings(Section):
     running: Limit = Field(
         default=0, description="How many jobs and direct executions this node may run at once; 0: no limit of its own."
     )
-    resources: dict[str, Limit] = Field(
+    resources: dict[str, NodeUnits] = Field(
         default={},
-        description="Units that this node has; a resource that any node lists is used only on nodes that list it.",
+        description="Units that this node has: how many, or a list of [named devices](commands.md#devices), or "
+        '`"nvml"`; a resource that any node lists is used only on nodes that list it.',
     )
-
+    device_variables: dict[str, Annotated[str, AfterValidator(_variable)]] = Field(
+        default={},
+        description="The environment variable that names the devices of a resource to a run; "
+        "that of `gpu` is CUDA_VISIBLE_DEVICES.",
+    )
     unresponsive_seconds: Seconds = Field(
         default=300,
         description="How long a node keeps its lease while its event loop does not answer (PostgreSQL).",

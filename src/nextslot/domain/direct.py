@@ -41,6 +41,7 @@ class DirectFields(OutcomeFields, Generic[At]):
     timeout_at: Later[At | None] = None
     finished_at: Later[At | None] = None
     worker_id: Later[str | None] = None
+    devices: Annotated[Later[Mapping[str, Json] | None], Says("By resource, the named devices that it had")] = None
     artifacts: Later[tuple[Artifact, ...]] = ()
     silent_since: Annotated[Later[At | None], Says("Without output and progress since then; only after the alarm")] = (
         None

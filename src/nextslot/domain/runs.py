@@ -51,6 +51,7 @@ class Run(OutcomeFields, Generic[At]):
     silent_since: Annotated[Later[At | None], Says("Without output and progress since then; only after the alarm")] = (
         None
     )
+    devices: Annotated[Later[Mapping[str, Json] | None], Says("By resource, the named devices that it had")] = None
     artifacts: Apart[tuple[Artifact, ...]] = ()
 
 

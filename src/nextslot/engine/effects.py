@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nextslot.domain import DeliveryStatus, Direct, FailureKind, Json, Lane, Quotas
+from nextslot.domain.devices import NO_DEVICES, NO_VARIABLES, Devices
 from nextslot.store.contract import Effect, Read
 from nextslot.system.instant import Instant
 from nextslot.telemetry.meters import EventCounts
@@ -54,6 +55,9 @@ class Claim(NamedTuple):
     is_isolated: bool = False
     # The first job of its chain if that waited for others, whose results and artifacts are the inputs of this run.
     waited: str | None = None
+    # By resource, the named devices that this run alone uses, and what its environment says about them.
+    devices: Devices = NO_DEVICES
+    environment: Mapping[str, str] = NO_VARIABLES
 
 
 # Updates change the engine's memory, on the thread that committed.

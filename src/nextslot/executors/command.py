@@ -252,6 +252,7 @@ def environment(command: CommandType, run: RunContext, told: Path | None) -> dic
         "NEXTSLOT_ATTEMPT": str(run.attempt),
         "NEXTSLOT_ARTIFACTS": str(run.artifacts.absolute()),
         **({} if told is None else {"NEXTSLOT_INPUTS": str(told)}),
+        **run.environment,
     }
 
 

@@ -56,10 +56,11 @@ class IsolatedHandler:
             "run": [run.run_id, run.job_id, run.office_id, run.job_type, run.attempt],
             "artifacts": str(run.artifacts.absolute()),
             "inputs": orjson.loads(as_json(run.inputs)),
+            "devices": run.devices,
         }
         return Start(
             argv=(sys.executable, "-m", f"{__package__}.isolated_handler_main"),
-            env={**os.environ, RUN_ID: run.run_id, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, RUN_ID: run.run_id, "PYTHONUNBUFFERED": "1", **run.environment},
             stdin=orjson.dumps(what),
         )
 

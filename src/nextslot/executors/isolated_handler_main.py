@@ -29,6 +29,7 @@ class _IsolatedRun(RunContext):
         super().__init__(run_id, job_id, office_id, job_type, what["params"], attempt, RunFiles(Path.cwd()))
         self._artifacts = Path(what["artifacts"])
         self.inputs = of_json(what["inputs"])
+        self.devices = {resource: tuple(names) for resource, names in what["devices"].items()}
 
     def progress(self, fraction: float, text: str = "") -> None:
         super().progress(fraction, text)

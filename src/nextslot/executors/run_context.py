@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import orjson
 
 from nextslot.domain import FailureKind, Json, Outcome
+from nextslot.domain.devices import NO_DEVICES, NO_VARIABLES, Devices
 from nextslot.domain.request_checks import json_problems
 
 from .inputs import Inputs, as_json
@@ -63,6 +64,9 @@ class RunContext:
         self.attempt = attempt
         # What the prerequisites of the job have made, by their keys, else their ids; None: the job was skipped.
         self.inputs: Inputs = {}
+        # By resource, the named devices that are this run's alone, and the variables that name them to programs.
+        self.devices: Devices = NO_DEVICES
+        self.environment: Mapping[str, str] = NO_VARIABLES
         self.title: str | None = None
         self.role: str | None = None
         self.task_id: str | None = None

@@ -47,6 +47,7 @@ from nextslot.engine.submit.past_work import PastWork
 from nextslot.engine.submit.queue_order import QueueManager
 from nextslot.engine.webhooks.delivery_worker import DeliveryWorker, Sender
 from nextslot.engine.webhooks.webhook_outbox import WebhookService, WebhookSettings
+from nextslot.executors.gpus import GpuWatch
 from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
@@ -144,6 +145,13 @@ class Runtime:
         self.schedule_settings = ScheduleSettings(engine, self.intake, self.trigger, self.audit)
         self.template_settings = TemplateSettings(engine, self.intake, self.schedule_settings, self.audit)
         self.bulk_actions = BulkActions(self.finisher, self.retries, self.intake)
+
+        self.gpu_watch = GpuWatch(
+            workers.devices.names,
+            given.clock,
+            given.threads,
+            lambda: [claim.run_id for claim, _ in self.executor.active_runs],
+        )
 
         self.settings = SettingsService(
             access, self.offices, self.dispatcher, self.intake, self.direct, self.webhooks, self.executor

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from nextslot.domain.devices import VARIABLES, NodeDevices, Units, counted, named
 from nextslot.domain.group_failure import ByOnFailure, GroupFailurePolicy
 from nextslot.domain.lease_times import LeaseTimes
 from nextslot.domain.limits import ConcurrencyPolicy, Limits
@@ -49,7 +50,8 @@ class Scheduler(Lifespan):
         group_failure: GroupFailurePolicy | None = None,
         node: str | None = None,
         node_running: int = 0,
-        node_resources: Mapping[str, int] | None = None,
+        node_resources: Mapping[str, Units] | None = None,
+        device_variables: Mapping[str, str] | None = None,
         lease: LeaseTimes | None = None,
         starvation_after_seconds: float = STARVATION_AFTER_SECONDS,
         stall_alarm_seconds: float | None = STALL_ALARM_SECONDS,
@@ -65,7 +67,7 @@ class Scheduler(Lifespan):
         meters: Meters | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        name = node or default_node(url)
+        name, units = node or default_node(url), node_resources or {}
         place = Path(data) if data is not None else data_directory(url)
         clock = clock or (SharedClock() if is_shared(url) else SystemClock())
         self.meters: Meters = meters or Meters()
@@ -83,7 +85,9 @@ class Scheduler(Lifespan):
         runtime = Runtime(
             given,
             access,
-            Workers(name, node_running, node_resources),
+            Workers(
+                name, node_running, counted(units), NodeDevices(named(units), {**VARIABLES, **(device_variables or {})})
+            ),
             limits or Limits(),
             group_failure or ByOnFailure(),
             webhooks or WebhookSettings(),

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
@@ -104,6 +104,7 @@ class Lifespan(Services):
             self._gate.store, self._gate.obstacle = store, None
             for extension in self.attached.values():
                 await extension.start()
+            await self._watch_devices()
             await self.process()
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
@@ -126,6 +127,20 @@ class Lifespan(Services):
             self._watching.enter_context(self._runtime.watchdog.watching())
             self._runtime.job_types.guardians.use_heartbeat_file(self._runtime.watchdog.heartbeat.fd)
             self._watching.callback(self._runtime.job_types.guardians.use_heartbeat_file, None)
+
+    async def _watch_devices(self) -> None:
+        """Notices processes of others on the named devices of this node, if it has any."""
+        if self._runtime.workers.devices.names:
+            await self._runtime.gpu_watch.start(self._see_devices)
+
+    async def _see_devices(self, seen: Mapping[tuple[str, str], str]) -> None:
+        """Gives the devices that others use to no run, and lets jobs start on those that came free."""
+        workers = self._runtime.workers
+        busy = await self._access.read(lambda tx: workers.not_held(tx, seen))
+        freed = workers.busy_devices.keys() - busy.keys()
+        workers.busy_devices = busy
+        if freed:
+            await self.process()
 
     def _close_transaction(self, tx: Tx) -> None:
         """Ends every writing transaction; starts no more jobs once the database file was found to be damaged."""
@@ -166,6 +181,7 @@ class Lifespan(Services):
             await self._stopped.wait()
             return runner.has_stored_all
         self._gate.is_draining = True
+        runtime.gpu_watch.stop()
         runtime.dispatcher.stop()
         await runtime.direct.drain(store)
         grace_seconds = self.shutdown_grace_seconds if grace_seconds is None else grace_seconds

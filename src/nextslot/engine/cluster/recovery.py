@@ -17,7 +17,7 @@ from nextslot.executors.process_tree.survivors import end_survivors
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
 from nextslot.store.contract import Store, Tx
-from nextslot.store.tables import direct, jobs, nodes, old_history, runs
+from nextslot.store.tables import devices, direct, jobs, nodes, old_history, runs
 
 BATCH = 200
 
@@ -92,7 +92,7 @@ class Recovery:
         while batch := await store.write(self._decide, rows=BATCH):
             decided += batch
         callers = await store.write(
-            lambda tx: self._direct.recover(tx, node_id) if is_ours(tx, node_id) else 0, rows=BATCH
+            lambda tx: self._recover_callers(tx, node_id) if is_ours(tx, node_id) else 0, rows=BATCH
         )
         return Recovered(lost, closed, decided, callers)
 
@@ -119,6 +119,12 @@ class Recovery:
                 self._finisher.finish(tx, run_id, job.job_id, outcome, now)
                 lost += 1
         return lost, closed
+
+    def _recover_callers(self, tx: Tx, node_id: str | None) -> int:
+        """Ends direct requests that were left running, and releases the devices of all that has ended."""
+        found = self._direct.recover(tx, node_id)
+        devices.release_left(tx)
+        return found
 
     def _decide(self, tx: Tx) -> int:
         """Decides about failures that have no decision (spec 6.6). Returns how many."""

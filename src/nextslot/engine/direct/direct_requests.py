@@ -144,7 +144,8 @@ class DirectExecutionHandler:
         lane = self._lanes.lane(tx, caller.lane_id)
         worker_id = self._workers.take(tx, lane)
         self._pass_on(tx, caller.run_id, caller.office_id, "RELEASED", now)
-        started = direct.start(tx, caller.run_id, worker_id, now)
+        devices = self._workers.assign(tx, worker_id, lane)
+        started = direct.start(tx, caller.run_id, worker_id, devices, now)
         assert started is not None
         counters = self._lanes.counters(tx)
         counters.take(lane)
@@ -163,6 +164,8 @@ class DirectExecutionHandler:
             worker_id=worker_id,
             timeout_seconds=started.timeout_seconds,
             stall_timeout_seconds=started.stall_timeout_seconds,
+            devices=devices,
+            environment=self._workers.devices.environment(devices),
         )
         tx.cause(Launch(claim))
 

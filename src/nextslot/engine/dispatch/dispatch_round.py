@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nextslot.domain import Lane
+from nextslot.domain.devices import NO_VARIABLES, Devices
 from nextslot.domain.retry import ChainRun, must_be_isolated
 from nextslot.engine.effects import Claim, Launch, WorkKind
 from nextslot.engine.engine_context import EngineContext
@@ -50,6 +51,7 @@ class _Starting(NamedTuple):
     lane: Lane
     worker_id: str
     session_id: str | None
+    devices: Devices
 
 
 class DispatchRound:
@@ -159,8 +161,9 @@ class DispatchRound:
         """Chooses a job; `write_starts` stores its start."""
         engine, counters = self.engine, self.counters
         run_id, worker_id = engine.chance.new_id(), engine.workers.take(self.tx, lane)
+        devices = engine.workers.assign(self.tx, worker_id, lane)
         session_id = engine.chance.new_id() if engine.job_types.has_session(lane.job_type) else None
-        self._starting.append(_Starting(run_id, head.job_id, head.spec, lane, worker_id, session_id))
+        self._starting.append(_Starting(run_id, head.job_id, head.spec, lane, worker_id, session_id, devices))
         heads = self._heads.get(lane.lane_id)
         if heads:
             heads.pop()
@@ -190,7 +193,7 @@ class DispatchRound:
         isolated = [self._is_isolated(one, earlier) for one, earlier in zip(starting, attempts, strict=True)]
         for one, is_isolated in zip(starting, isolated, strict=True):
             is_inside = self.engine.job_types.runs_inside(one.lane.job_type) and not is_isolated
-            runs.begin(self.tx, one.run_id, one.job_id, self.now, one.session_id, is_inside)
+            runs.begin(self.tx, one.run_id, one.job_id, self.now, one.session_id, is_inside, one.devices)
         for one in starting:
             jobs.start(self.tx, one.job_id, one.worker_id, self.now)
         for one, earlier, is_isolated in zip(starting, attempts, isolated, strict=True):
@@ -232,6 +235,8 @@ class DispatchRound:
             session_id=one.session_id,
             is_isolated=is_isolated,
             waited=None if spec.depends_on is None else spec.chain_id,
+            devices=one.devices,
+            environment=self.engine.workers.devices.environment(one.devices) if one.devices else NO_VARIABLES,
         )
         tx.local(Started).claims.append(claim)
         if spec.timeout_seconds is not None:

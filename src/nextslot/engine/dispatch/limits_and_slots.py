@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 
 from nextslot.domain import Lane, Limit, Office
+from nextslot.domain.devices import NO_DEVICES, Devices, NodeDevices
 from nextslot.domain.limits import UNLIMITED, ConcurrencyPolicy, is_local, office_key
 from nextslot.engine.effects import LanesLearned, SlotsChanged
 from nextslot.store.contract import Tx
-from nextslot.store.tables import direct, lanes
+from nextslot.store.tables import devices, direct, lanes
 from nextslot.store.tables.lanes import Bound, ClassFront, LaneCounts, LaneTally
 
 _NOTHING = LaneTally()
@@ -389,16 +390,33 @@ class TransactionCounters:
                 lanes.place(self._tx, lane_id, counts)
 
 
+class HeldDevices:
+    """The named devices of this node that are in use in one transaction, each with the worker that holds it."""
+
+    def __init__(self, by_device: dict[tuple[str, str], str]) -> None:
+        self.by_device = by_device
+
+
 class Workers:
     """A cache of the `worker_id` of the running jobs. Each transaction changes its own copy, and the cache follows at
     the commit (`SlotsChanged`). The database refuses two running jobs with one worker.
     """
 
-    def __init__(self, node: str, most: int = 0, resources: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        node: str,
+        most: int = 0,
+        resources: Mapping[str, int] | None = None,
+        devices: NodeDevices | None = None,
+    ) -> None:
         """Allows `most` runs at once if it is not 0, and no more units of a resource than this machine has."""
         self.node = node
         self.most = most
         self.resources = dict(resources or {})
+        # Which of these resources have named units. The database knows which of them are in use.
+        self.devices = devices or NodeDevices()
+        # Devices on which processes of others compute, as `GpuWatch` saw them last; no run gets them.
+        self.busy_devices: Mapping[tuple[str, str], str] = {}
         # Resources that any node lists: nodes that do not list such a resource have none of it.
         self.counted: Set[str] = self.resources.keys()
         self._elsewhere: Mapping[str, int] = {}
@@ -434,7 +452,50 @@ class Workers:
             self._used[resource] + change.units[resource] + units <= self.resources.get(resource, 0)
             for resource, units in lane.resources.items()
             if resource in self.counted
-        )
+        ) and all(len(names) >= lane.resources[resource] for resource, names in self._free_devices(tx, lane).items())
+
+    def assign(self, tx: Tx, worker_id: str, lane: Lane) -> Devices:
+        """Gives the named devices that the lane needs to a worker that starts. Returns them by resource."""
+        free = self._free_devices(tx, lane)
+        chosen = {resource: names[: lane.resources[resource]] for resource, names in free.items()}
+        if chosen:
+            devices.hold(tx, self.node, worker_id, chosen)
+            held = tx.local(self._held_devices).by_device
+            held.update(((resource, name), worker_id) for resource, names in chosen.items() for name in names)
+        return chosen
+
+    def _free_devices(self, tx: Tx, lane: Lane) -> Devices:
+        """Returns the devices that a run of the lane could get, by resource; the database says which are in use."""
+        named = self.devices.names.keys() & lane.resources.keys() if self.devices.names else ()
+        if not named:
+            return NO_DEVICES
+        held = tx.local(self._held_devices).by_device
+        return {
+            resource: tuple(
+                name
+                for name in self.devices.names[resource]
+                if (resource, name) not in held and (resource, name) not in self.busy_devices
+            )
+            for resource in named
+        }
+
+    def not_held(self, tx: Tx, seen: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
+        """Returns of the devices on which somebody computes those that no run of this node holds."""
+        held = tx.local(self._held_devices).by_device
+        return {device: words for device, words in seen.items() if device not in held}
+
+    def missing_devices(self, tx: Tx, lane: Lane) -> dict[tuple[str, str], str]:
+        """Returns the devices that others use, of the resources of which a run of the lane finds too few free ones."""
+        short = {name for name, free in self._free_devices(tx, lane).items() if len(free) < lane.resources[name]}
+        return {device: words for device, words in self.busy_devices.items() if device[0] in short}
+
+    def _release_devices(self, tx: Tx, worker_id: str) -> None:
+        devices.release(tx, worker_id)
+        held = tx.local(self._held_devices)
+        held.by_device = {device: holder for device, holder in held.by_device.items() if holder != worker_id}
+
+    def _held_devices(self, tx: Tx) -> HeldDevices:
+        return HeldDevices(devices.held(tx, self.node))
 
     def take(self, tx: Tx, lane: Lane) -> str:
         """Takes the lowest slot that is free in this transaction. Returns the worker id."""
@@ -453,6 +514,9 @@ class Workers:
 
     def free(self, tx: Tx, worker_id: str | None, lane: Lane) -> None:
         slot = self._slot(worker_id)
+        # Of work that this process did not start, nothing says whether its resources had named devices.
+        if worker_id and (lane.resources.keys() & self.devices.names.keys() if slot in self._taken else lane.resources):
+            self._release_devices(tx, worker_id)
         if slot not in self._taken:
             return  # A slot of another node, or of an earlier incarnation, was never counted here.
         change = tx.local(self._new_change)

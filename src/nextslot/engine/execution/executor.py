@@ -93,6 +93,7 @@ class Executor:
         run = RunContext(
             claim.run_id, claim.job_id, claim.office_id, claim.job_type, claim.params, claim.attempt, self._files
         )
+        run.devices, run.environment = claim.devices, claim.environment
         if inputs:
             run.inputs = inputs_of(inputs, self._files)
         run.title, run.role, run.task_id, run.session_id = claim.title, claim.role, claim.task_id, claim.session_id

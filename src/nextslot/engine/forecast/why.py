@@ -133,6 +133,8 @@ class Explainer:
         # If a limit is full as well, do not report the nodes: running work that ends makes room in both.
         if nowhere is not None and not (is_full and nowhere.data["is_possible"]):
             yield nowhere
+        if missing := view.engine.workers.missing_devices(tx, lane):
+            yield _busy_devices(view.engine.workers.node, missing, is_seen=seen_by is None)
         waiting = direct.waiting_ids(tx, job.office_id) if view.counters.is_behind_caller(lane) else []
         if waiting:
             yield _callers_wait(direct.waiting_direct_ids(tx, job.office_id))
@@ -311,6 +313,18 @@ def _never_fits(limit: Limit, units: int) -> Reason:
         code="never_fits",
         text=f"It needs {units} of {_limit(limit, first=False)}, which has only {limit.capacity}: it can never start.",
         data=_limit_data(limit, units),
+    )
+
+
+def _busy_devices(node_id: str, busy: Mapping[tuple[str, str], str], is_seen: bool) -> Reason:
+    """Names the devices that others use, and their processes to who may see everything."""
+    named = "; ".join(
+        f"{resource} {name!r}" + (f" by {words}" if is_seen else "") for (resource, name), words in sorted(busy.items())
+    )
+    return Reason(
+        code="device_busy",
+        text=f"Processes that this scheduler did not start use devices of the node {node_id!r}: {named}.",
+        data={"node_id": node_id, "devices": [{"resource": one[0], "device": one[1]} for one in sorted(busy)]},
     )
 
 

@@ -62,6 +62,7 @@ _CHECKS = (
     ("doctor.other_outcomes", "the job {} has another outcome than its run", RESTORE),
     ("doctor.shared_workers", "the worker {} runs two jobs at once (INV-003)", RESTORE),
     ("doctor.shared_slots", "the worker {} runs a job and a direct request at once (INV-003)", RESTORE),
+    ("doctor.left_devices", "the device {} is held by a worker that runs nothing", RESTART),
     ("doctor.torn_jobs", "the job {} did not start and end at the same times as its run (spec 2.10)", RESTORE),
     ("doctor.other_snapshots", "the run {} has other parameters than its job (INV-001)", RESTORE),
     (

@@ -50,7 +50,7 @@ TABLES = (
     "rollup_bounds",
 )
 # Tables that belong to the database itself, not to its content.
-NOT_MOVED = ("schema_migrations", "commit_marks", "never", "maintenance", "nodes", "cluster")
+NOT_MOVED = ("schema_migrations", "commit_marks", "never", "maintenance", "nodes", "cluster", "device_holds")
 
 PAGE_ROWS = 2000
 

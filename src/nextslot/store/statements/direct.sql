@@ -34,7 +34,7 @@ order by reservations.reserved_at is null, reservations.reserved_at, reservation
     direct_executions.arrival;
 
 -- start: the caller's work begins
-update direct_executions set status = 'RUNNING', started_at = :now, worker_id = :worker_id,
+update direct_executions set status = 'RUNNING', started_at = :now, worker_id = :worker_id, devices = :devices,
     timeout_at = :now + cast(timeout_seconds * 1000000 as bigint)
 where run_id = :run_id and status = 'WAITING'
 returning params, timeout_seconds, stall_timeout_seconds, direct_id;

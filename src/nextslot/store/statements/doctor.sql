@@ -119,6 +119,14 @@ update lanes set chains = :chains, completed = :completed, skipped = :skipped, f
     cancelled = :cancelled, completion_us = :completion_us
 where lane_id = :lane_id;
 
+-- left_devices: devices of workers that run nothing
+select resource || ' ' || device from device_holds
+where not exists (select 1 from jobs where jobs.worker_id = device_holds.worker_id and jobs.stage = 'RUNNING'
+        and jobs.finished_at is null)
+    and not exists (select 1 from direct_executions where direct_executions.worker_id = device_holds.worker_id
+        and direct_executions.status = 'RUNNING')
+order by 1 limit 100;
+
 -- torn_jobs: jobs that do not start and end with their run (spec 2.10)
 select jobs.job_id from jobs left join runs on runs.job_id = jobs.job_id
 where (jobs.stage = 'QUEUED') <> (runs.run_id is null) and jobs.stage <> 'CANCELLED'

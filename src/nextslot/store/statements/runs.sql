@@ -1,6 +1,7 @@
 -- begin: the run of a queued job, with its parameters as they are now
-insert into runs (run_id, job_id, template_id, params_snapshot, started_at, timeout_at, session_id, is_inside)
-select :run_id, job_id, template_id, params, :now, :now + cast(timeout_seconds * 1000000 as bigint), :session_id, :is_inside
+insert into runs (run_id, job_id, template_id, params_snapshot, started_at, timeout_at, session_id, is_inside, devices)
+select :run_id, job_id, template_id, params, :now, :now + cast(timeout_seconds * 1000000 as bigint), :session_id, :is_inside,
+    :devices
 from jobs where job_id = :job_id and stage = 'QUEUED';
 
 -- finish: a run ends, once: one that has ended is not touched

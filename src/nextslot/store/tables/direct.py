@@ -12,6 +12,7 @@ from nextslot.domain import (
     Outcome,
     Reservation,
 )
+from nextslot.domain.devices import Devices
 from nextslot.store.contract import Row, Tx
 from nextslot.system.instant import Instant
 
@@ -82,8 +83,9 @@ def first_waiting(tx: Tx) -> list[WaitingCaller]:
     return [WaitingCaller(*row) for row in tx.rows("direct.first_waiting")]
 
 
-def start(tx: Tx, run_id: str, worker_id: str, now: Instant) -> StartedDirect | None:
-    row = tx.row("direct.start", run_id=run_id, worker_id=worker_id, now=now)
+def start(tx: Tx, run_id: str, worker_id: str, devices: Devices, now: Instant) -> StartedDirect | None:
+    stored = column_codec.dumps(devices) if devices else None
+    row = tx.row("direct.start", run_id=run_id, worker_id=worker_id, devices=stored, now=now)
     return None if row is None else StartedDirect(*row)
 
 

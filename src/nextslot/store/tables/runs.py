@@ -7,6 +7,7 @@ from nextslot.domain import (
     Outcome,
     Run,
 )
+from nextslot.domain.devices import NO_DEVICES, Devices
 from nextslot.store.contract import Row, Tx
 from nextslot.system.instant import Instant
 
@@ -15,11 +16,23 @@ from .rows import RUNS
 
 
 def begin(
-    tx: Tx, run_id: str, job_id: str, now: Instant, session_id: str | None = None, is_inside: bool = False
+    tx: Tx,
+    run_id: str,
+    job_id: str,
+    now: Instant,
+    session_id: str | None = None,
+    is_inside: bool = False,
+    devices: Devices = NO_DEVICES,
 ) -> None:
     """Inserts the run of a queued job, without which the job cannot start; `is_inside`: in the scheduler's process."""
     tx.execute_later(
-        "runs.begin", run_id=run_id, job_id=job_id, now=now, session_id=session_id, is_inside=int(is_inside)
+        "runs.begin",
+        run_id=run_id,
+        job_id=job_id,
+        now=now,
+        session_id=session_id,
+        is_inside=int(is_inside),
+        devices=column_codec.dumps(devices) if devices else None,
     )
 
 
