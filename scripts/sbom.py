@@ -22,7 +22,18 @@ PAGE = ROOT / "docs/licences.md"
 TARGET = ROOT / "dist/sbom.cdx.json"
 VENDORED = ("src/nextslot/console/vendor", "src/nextslot/server/static/docs/vendor")
 # Licences that allow use in any product. A package with another one needs a decision by a person.
-ALLOWED = {"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "LGPL-3.0-only", "MIT", "MPL-2.0", "PSF-2.0", "any-OSI"}
+ALLOWED = {
+    "Apache-2.0",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "LGPL-3.0-only",
+    "MIT",
+    "MIT-0",
+    "MPL-2.0",
+    "PSF-2.0",
+    "any-OSI",
+}
 # What older packages write instead of the name of a licence.
 KNOWN_AS = {
     "3-Clause BSD License": "BSD-3-Clause",
@@ -96,7 +107,7 @@ def licence_of(package: str) -> str | None:
 
 
 # Packages that only other systems install.
-PLATFORMS = {"colorama": "BSD-3-Clause", "httpx2-jsfetch": "BSD-3-Clause", "tzdata": "Apache-2.0"}
+PLATFORMS = {"colorama": "BSD-3-Clause", "httpx2-jsfetch": "BSD-3-Clause", "pywin32": "PSF-2.0", "tzdata": "Apache-2.0"}
 
 
 def words(expression: str) -> set[str]:

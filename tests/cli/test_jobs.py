@@ -109,6 +109,16 @@ def test_ls_for_programs_is_the_page_of_the_api(nextslot: Terminal, served: Serv
     assert page["items"][0]["job_id"] > following["items"][0]["job_id"]
 
 
+def test_a_dry_run_says_when_it_would_start_and_submits_nothing(nextslot: Terminal) -> None:
+    before = nextslot("ls", "--json").json["items"]
+
+    said = nextslot("submit", "echo", "--dry-run", "--at", "2100-01-01T00:00:00Z")
+
+    assert "It may not start before 2100-01-01" in said.out
+    assert nextslot("submit", "echo", "--dry-run", "--json").json["is_new"]
+    assert nextslot("ls", "--json").json["items"] == before
+
+
 def test_why_answers_in_sentences(nextslot: Terminal) -> None:
     job_id = held(nextslot)
 

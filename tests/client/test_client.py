@@ -258,6 +258,8 @@ def test_the_queue_is_shown_moved_and_paused(do: Any) -> None:
     assert queue.paused
     assert [job.job_id for job in queue.queue] == [second.job_id, first.job_id]
     assert do("why", first.job_id).reasons[0].code
+    tried = do("dry_run", "echo", title="not stored")
+    assert (tried.is_new, tried.job.title, bool(tried.reasons)) == (True, "not stored", True)
     assert do("cancel_many", office_id=office).cancelled == 2
     assert office not in do("resume", office_id=office).offices
 

@@ -86,7 +86,10 @@ def test_every_way_to_add_a_job_type_is_listed_with_its_parameters() -> None:
 
 
 def test_every_method_of_the_forecast_is_listed_with_its_parameters() -> None:
-    assert listed_methods("Forecast") == methods_of(ForecastService)
+    # `scheduler.dry_run` calls `dry_run`.
+    assert listed_methods("Forecast") == {
+        name: parameters for name, parameters in methods_of(ForecastService).items() if name != "dry_run"
+    }
 
 
 def test_every_option_of_the_scheduler_and_of_a_job_type_is_listed() -> None:

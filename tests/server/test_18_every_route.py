@@ -208,7 +208,7 @@ async def _furnish(server: ServerThread) -> World:
     assert run is not None
     direct = await scheduler.run_direct("echo", office_id="a")
     await scheduler.pause(office_id="a")
-    queued = await scheduler.submit("echo", office_id="a", title="stays")
+    queued = await scheduler.submit("echo", office_id="a", title="stays", created_by="submit None")
     group, _ = await scheduler.submit_group([NewJob(job_type="echo", office_id="a")], "parallel")
     template = await scheduler.templates.create(name="t", job_type="echo", office_id="a")
     schedule = await scheduler.schedules.create(

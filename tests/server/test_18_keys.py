@@ -193,3 +193,46 @@ async def test_a_stream_of_another_key_goes_on(tmp_path: Path) -> None:
                     break
 
         assert isinstance(stream, httpx2.Response)
+
+
+async def test_a_key_that_may_submit_cancels_its_own_jobs_and_no_others(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a", "b") as (server, _):
+        texts = {name: (await server.scheduler.keys.create(name, ["submit"], "a"))[1] for name in ("mine", "yours")}
+        _, reader = await server.scheduler.keys.create("mine", ["read"], "a")
+        _, stranger = await server.scheduler.keys.create("mine", ["submit"], "b")
+        async with client_of(server, texts["mine"]) as client:
+            job_id = (await client.post("/api/jobs", json={"job_type": "gate", "office_id": "a"})).json()["job_id"]
+
+        async def cancelled(text: str) -> tuple[int, str]:
+            async with client_of(server, text) as client:
+                reply = await client.post(f"/api/jobs/{job_id}/cancel")
+            return reply.status_code, reply.json().get("code", "")
+
+        refused = [await cancelled(text) for text in (texts["yours"], reader, stranger)]
+
+        assert refused == [(403, "forbidden"), (403, "forbidden"), (404, "not_found")]
+        assert (await cancelled(texts["mine"]))[0] in (200, 202)
+
+
+async def test_a_dry_run_needs_the_right_to_submit_and_stores_nothing(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a", "b") as (server, _):
+        _, narrow = await server.scheduler.keys.create("narrow", ["submit"], "a", job_types=["echo"])
+        _, reader = await server.scheduler.keys.create("reader", ["read"], "a")
+
+        async def tried(text: str, **body: Any) -> httpx2.Response:
+            async with client_of(server, text) as client:
+                return await client.post("/api/jobs/dry-run", json=body)
+
+        answers = [
+            await tried(narrow, job_type="echo"),
+            await tried(narrow, job_type="gate"),
+            await tried(narrow, job_type="echo", office_id="b"),
+            await tried(reader, job_type="echo"),
+        ]
+
+        assert [one.status_code for one in answers] == [200, 403, 404, 403]
+        shown = answers[0].json()
+        assert (shown["is_new"], shown["job"]["office_id"], shown["job"]["created_by"]) == (True, "a", "narrow")
+        assert shown["reasons"][0]["code"] == "next"
+        async with client_of(server, reader) as client:
+            assert (await client.get("/api/jobs")).json()["items"] == []

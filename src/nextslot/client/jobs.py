@@ -6,8 +6,8 @@ from typing import Unpack
 from .binding import Operation, StreamOperation, Subject, Way, stream_verb, verb
 from .keyword_arguments import JobChanges, JobFilter, JobOptions, NewJob
 from .request_retries import RequestRetries, asked
-from .requests import create, get, given, paged, part, patch, post, put
-from .values import Cancelled, Ended, Job, JobDetail, JobType, Json, Page, Paused, Queue, Retried, Why
+from .requests import create, get, given, paged, part, patch, post, put, texts
+from .values import Cancelled, DryRun, Ended, Job, JobDetail, JobType, Json, Page, Paused, Queue, Retried, Why
 
 # Between two requests for a job that a caller waits for: short at first, for short jobs.
 FIRST_LOOK_SECONDS = 0.05
@@ -29,6 +29,15 @@ class JobVerbs(Subject[Way]):
         """Puts a job into the queue; the job is stored when this returns."""
         body = {"job_type": job_type, "params": params or {}, **options}
         return self._ask(create("/api/jobs", body, idempotency_key), Job.read)
+
+    @verb
+    def dry_run(
+        self, job_type: str, params: Json | None = None, *, wait_seconds: float = 5, **options: Unpack[JobOptions]
+    ) -> Operation[DryRun]:
+        """Checks a job as `submit` would, and returns what it would wait for and when it would run; stores nothing."""
+        body = {"job_type": job_type, "params": params or {}, **options}
+        query = texts({"wait_seconds": wait_seconds})
+        return self._ask(post("/api/jobs/dry-run", body, query=query, is_repeatable=True), DryRun.read)
 
     @verb
     def submit_from(

@@ -137,6 +137,13 @@ class Why(ClientValue):
     forecast_at: datetime | None
 
 
+class DryRun(Why):
+    """What a job would wait for, and when it would run; `job` names no stored job unless `is_new` is false."""
+
+    job: Job
+    is_new: bool
+
+
 class Cancelled(ClientValue):
     """How many jobs were cancelled, asked to stop, or left to finish."""
 

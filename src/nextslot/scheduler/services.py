@@ -19,6 +19,7 @@ from nextslot.domain import (
     OnFailure,
     RequestContext,
     Run,
+    Why,
 )
 from nextslot.engine.direct.connected_callers import Update
 from nextslot.engine.events.event_feed import EventPage
@@ -181,6 +182,24 @@ class Services:
         key = options.pop("idempotency_key", None)
         new = arguments.new_job(job_type=job_type, params={} if params is None else params, **options)
         return (await self.accept([new], key))[0].job
+
+    async def dry_run(
+        self,
+        job_type: str | None = None,
+        params: Mapping[str, Json] | None = None,
+        *,
+        wait_seconds: float = 5,
+        **options: Any,
+    ) -> tuple[Accepted, Why]:
+        """Returns the job that `submit` would make, what it would wait for, and when it would run. Stores nothing.
+
+        It waits no longer than `wait_seconds` for the forecast.
+        """
+        new = arguments.new_job(job_type=job_type, params={} if params is None else params, **options)
+        intake, access = self._runtime.intake, self._access
+        return await self.forecast.dry_run(
+            access, lambda tx: intake.accept(tx, [new], self._clock.now())[0], access.context.office_id, wait_seconds
+        )
 
     async def accept(
         self, wanted: Sequence[NewJob], idempotency_key: str | None = None, route: str = "jobs"

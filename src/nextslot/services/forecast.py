@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from nextslot.domain import DEFAULT_OFFICE, Confidence, Expected, Forecast, Job, Json, Reason, Stage, Why
 from nextslot.domain.run_estimates import guess
@@ -12,9 +13,10 @@ from nextslot.engine.forecast.forecast_simulator import DispatchRules, PastRuns
 from nextslot.engine.forecast.queue_snapshot import Snapshot, take
 from nextslot.engine.forecast.run_durations import RUNS_READ, Durations
 from nextslot.engine.forecast.why import MOST_AHEAD, Explained, Explainer
+from nextslot.engine.submit.intake import Accepted
 from nextslot.errors import NotFound
 from nextslot.executors.threads import Threads
-from nextslot.store.contract import Tx
+from nextslot.store.contract import Tx, Work
 from nextslot.store.tables import events, forecast_reads, offices
 from nextslot.system.instant import Instant
 
@@ -26,6 +28,9 @@ from .unit_of_work import UnitOfWork
 REUSED = 10
 LONGEST_USE_SECONDS = 5.0
 LONGEST_UNCHANGED_SECONDS = 60.0
+
+# Forecasts of dry runs that are made at the same time: however many callers ask, no more threads are busy.
+MOST_TRIALS = 2
 
 Progress = Callable[[str], tuple[float | None, str] | None]
 # Returns a job type's note for callers, by its name and the parameters of a job.
@@ -73,6 +78,7 @@ class ForecastService:
         self._note = note
         self._kept: dict[str, _Kept] = {}
         self._making: dict[str, asyncio.Future[_Kept]] = {}
+        self._trials: set[asyncio.Future[Any]] = set()
 
     async def why(self, job_id: str, seen_by: str | None = None, wait_seconds: float | None = None) -> Why:
         """Returns every reason why a job is not running, the most important first, and when it is expected to run.
@@ -83,18 +89,54 @@ class ForecastService:
         explained = await self._access.read(
             lambda tx: self._explainer.explain(tx, job_id, self._access.gate.is_draining, seen_by)
         )
+        expected, made_at = await self._expected(explained, wait_seconds)
+        return await self._why(explained, expected, made_at)
+
+    async def dry_run(
+        self, access: UnitOfWork, accept: Work[Accepted], seen_by: str | None = None, wait_seconds: float = 5
+    ) -> tuple[Accepted, Why]:
+        """Returns the job that a request would make, what it would wait for, and when it would run. Stores nothing."""
+
+        def look(tx: Tx, accepted: Accepted) -> tuple[Accepted, Explained, Snapshot]:
+            explained = self._explainer.explain(tx, accepted.job.job_id, access.gate.is_draining, seen_by)
+            return accepted, explained, self._snapshot(tx, accepted.job.office_id)
+
+        accepted, explained, snapshot = await access.try_out(accept, look)
+        made = None if explained.is_blocked else await self._trial(snapshot, wait_seconds)
+        if made is None:
+            return accepted, await self._why(explained, Expected(), None)
+        return accepted, await self._why(explained, _of(made, explained), made.made_at)
+
+    async def _why(self, explained: Explained, expected: Expected, made_at: Instant | None) -> Why:
         job = explained.job
         note = await self._note(job.job_type, job.params) if job.stage is Stage.QUEUED else None
         noted = () if note is None else (Reason(code="note", text=note, data={"job_type": job.job_type}),)
-        expected, made_at = await self._expected(explained, wait_seconds)
         return Why(
-            job_id=job_id,
+            job_id=job.job_id,
             status=job.status,
             reasons=(*noted, *explained.reasons),
             ahead=min(explained.ahead, MOST_AHEAD),
             expected=expected,
             forecast_at=made_at,
         )
+
+    async def _trial(self, snapshot: Snapshot, seconds: float) -> Forecast | None:
+        """Makes the forecast of a dry run, when few others are made; None if it is not there in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                while len(self._trials) >= MOST_TRIALS:
+                    await asyncio.wait(self._trials, return_when=asyncio.FIRST_COMPLETED)
+                making = asyncio.ensure_future(self._simulated(snapshot))
+                self._trials.add(making)
+                making.add_done_callback(self._end_trial)
+                return (await asyncio.shield(making))[0]
+        except TimeoutError:
+            return None
+
+    def _end_trial(self, done: "asyncio.Future[Any]") -> None:
+        self._trials.discard(done)
+        if not done.cancelled():
+            done.exception()  # It reaches the one who waits, if there is one.
 
     async def queue(self, office_id: str = DEFAULT_OFFICE) -> Forecast:
         """Forecasts the ends of an office's running jobs, and starts and ends of the first 1,000 jobs of its queue."""
@@ -146,21 +188,25 @@ class ForecastService:
 
     async def _made(self, office_id: str) -> _Kept:
         began = self._access.clock.now()
-        if not self._durations.is_filled:
-            self._durations.fill(await self._access.read(lambda tx: forecast_reads.durations(tx, RUNS_READ)))
         before = await self._version(())
         snapshot = await self._access.read(lambda tx: self._snapshot(tx, office_id))
-        estimates = self._durations.estimates()
-        reported = {one.run_id: self._fraction(one.run_id) for one in snapshot.working}
-        version = replace(before, progress=reported)
-        progress = {run_id: fraction for run_id, fraction in reported.items() if fraction is not None}
-        past = PastRuns(estimates, guess(estimates.values()), progress)
-        made = await self._threads.run(lambda: _attempt(lambda: make_forecast(snapshot, version.rules, past)))
-        if isinstance(made, Exception):
-            raise made
+        made, reported = await self._simulated(snapshot)
         now = self._access.clock.now()
         used = min(max((now - began) / 1_000_000, 0) * REUSED, LONGEST_USE_SECONDS)
-        return _Kept(made, now.after(used), _first_change(made), version)
+        return _Kept(made, now.after(used), _first_change(made), replace(before, progress=reported))
+
+    async def _simulated(self, snapshot: Snapshot) -> tuple[Forecast, dict[str, float | None]]:
+        """Returns the forecast of a snapshot, and the progress of each run that it was made with."""
+        if not self._durations.is_filled:
+            self._durations.fill(await self._access.read(lambda tx: forecast_reads.durations(tx, RUNS_READ)))
+        estimates, rules = self._durations.estimates(), self._rules()
+        reported = {one.run_id: self._fraction(one.run_id) for one in snapshot.working}
+        progress = {run_id: fraction for run_id, fraction in reported.items() if fraction is not None}
+        past = PastRuns(estimates, guess(estimates.values()), progress)
+        made = await self._threads.run(lambda: _attempt(lambda: make_forecast(snapshot, rules, past)))
+        if isinstance(made, Exception):
+            raise made
+        return made, reported
 
     def _snapshot(self, tx: Tx, office_id: str) -> Snapshot:
         if offices.get(tx, office_id) is None:
@@ -188,8 +234,12 @@ class ForecastService:
         made = await (self.queue(job.office_id) if seconds is None else self.queue_within(job.office_id, seconds))
         if made is None:
             return Expected(), None
-        found = made.jobs.get(job.job_id)
-        return found if found is not None else _beyond(made, job, explained.ahead), made.made_at
+        return _of(made, explained), made.made_at
+
+
+def _of(made: Forecast, explained: Explained) -> Expected:
+    found = made.jobs.get(explained.job.job_id)
+    return found if found is not None else _beyond(made, explained.job, explained.ahead)
 
 
 def _first_change(made: Forecast) -> Instant:

@@ -1,7 +1,8 @@
 """The one way of the services to the store: admission of new work, idempotency, and the audit log."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nextslot.domain import PYTHON, RequestContext
 from nextslot.engine.dispatch.limits_and_slots import NewLanes
@@ -12,12 +13,14 @@ from nextslot.engine.submit.idempotency import Once, at_most_once
 from nextslot.engine.submit.queue_order import NewWork
 from nextslot.errors import Draining, Forbidden, OverQuota, Unavailable
 from nextslot.store.contract import Store, Tx, Work
+from nextslot.store.group_commit import GROUP_ROWS
 from nextslot.system.clock import Clock
 from nextslot.system.disk_space import DiskSpace
 from nextslot.system.instant import Instant
 from nextslot.telemetry.tracing import Tracer
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 # What callers read until the scheduler has started, and `/ready` says.
 STARTING = "the scheduler is starting: it repairs what the last process left"
@@ -43,6 +46,13 @@ class Gate:
         return (
             self.obstacle or "this scheduler is not running: use `async with scheduler:` or `await scheduler.start()`"
         )
+
+
+class _Undone(Exception):
+    """Raised inside a transaction, so that all of it is rolled back. `seen` is what it has shown."""
+
+    def __init__(self, seen: Any) -> None:
+        self.seen = seen
 
 
 class UnitOfWork:
@@ -107,15 +117,34 @@ class UnitOfWork:
 
         With `once`, a request whose idempotency key was used before raises `Replayed`.
         """
+        await self._refuse_unless_open()
+        key = self.context.idempotency_key
+        if once is not None and key is not None:
+            work = at_most_once(work, once, key, self.clock)
+        return await self.write(work, rows=rows)
+
+    async def try_out(self, work: Work[T], look: Callable[[Tx, T], S]) -> S:
+        """Carries out a creation with all its checks, returns what `look` reads after it, and stores nothing."""
+        await self._refuse_unless_open()
+        audited = self._audited(work)
+
+        def undone(tx: Tx) -> None:
+            raise _Undone(look(tx, audited(tx)))
+
+        try:
+            # Alone in its transaction: a group would be carried out again without it.
+            await self.store.write(undone, rows=GROUP_ROWS + 1)
+        except _Undone as end:
+            seen: S = end.seen
+            return seen
+        raise AssertionError("the transaction was rolled back")
+
+    async def _refuse_unless_open(self) -> None:
         if self.gate.is_draining:
             raise Draining("the scheduler is stopping and takes no new jobs")
         self.refuse_new_work()
         if self.quotas.are_bytes_granted:
             await self._measure_stored()
-        key = self.context.idempotency_key
-        if once is not None and key is not None:
-            work = at_most_once(work, once, key, self.clock)
-        return await self.write(work, rows=rows)
 
     async def stored_bytes_of(self, office_id: str) -> int | None:
         """Returns the bytes of an office's logs and artifacts here; None if no office has a quota of them."""

@@ -32,8 +32,9 @@ from nextslot.cli.session import Session, command
 from nextslot.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from nextslot.client import Job, JobDetail
+    from nextslot.client import Job, JobDetail, Why
     from nextslot.client.keyword_arguments import JobFilter
+    from nextslot.client.values import DryRun
 
 # The count before a confirmation stops here.
 MOST_COUNTED = 10_000
@@ -70,6 +71,9 @@ def submit(
     retry_on: RetryOn = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, retries included.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait, and show its log as it is written.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Submit nothing: show what it would wait for, and when it would start.")
+    ] = False,
 ) -> None:
     """Submit a job to the queue."""
     client = session.client
@@ -86,6 +90,10 @@ def submit(
         **arguments.follow_up(webhook, webhook_format, retries, retry_on),
     )
     values = parsed_params(session, job_type, params)
+    if dry_run:
+        tried = client.dry_run(job_type, values, **options)
+        session.show(tried.json, lambda: _explain(tried))
+        return
     job = client.submit(job_type, values, idempotency_key=idempotency_key, **options)
     submitted(session, job, wait=wait, follow=follow)
 
@@ -244,14 +252,25 @@ def why(session: Session, job: JobId) -> None:
             output.say(output.clean(reason.text))
         # The reasons are there at once. The forecast may take a moment, in which they can be read.
         is_awaited = found.status in ("WAITING", "QUEUED") and found.forecast_at is None
-        forecast = session.client.why(job_id, FORECAST_SECONDS) if is_awaited else found
-        if forecast.status in ("WAITING", "QUEUED") and forecast.expected_start is not None:
-            end = f", to end {output.moment(forecast.expected_end)}" if forecast.expected_end else ""
-            output.say(
-                f"Expected to start {output.moment(forecast.expected_start)}{end} (confidence: {forecast.confidence})."
-            )
+        _expected(session.client.why(job_id, FORECAST_SECONDS) if is_awaited else found)
 
     session.show(found.json, sentences)
+
+
+def _explain(tried: "DryRun") -> None:
+    if not tried.is_new:
+        output.say(f"Job {tried.job.job_id} has this key and has not ended; a submission is answered with that job.")
+    for reason in tried.reasons:
+        output.say(output.clean(reason.text))
+    _expected(tried)
+
+
+def _expected(forecast: "Why") -> None:
+    if forecast.status in ("WAITING", "QUEUED") and forecast.expected_start is not None:
+        end = f", to end {output.moment(forecast.expected_end)}" if forecast.expected_end else ""
+        output.say(
+            f"Expected to start {output.moment(forecast.expected_start)}{end} (confidence: {forecast.confidence})."
+        )
 
 
 def log(

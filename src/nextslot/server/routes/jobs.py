@@ -18,6 +18,7 @@ from nextslot.scheduler import Services
 from nextslot.scheduler.job_changes import CHANGEABLE
 from nextslot.server import queries, schemas
 from nextslot.server.auth import Caller, caller_of, lane_of, of_job, scheduler_for
+from nextslot.server.problems import HttpProblem
 from nextslot.server.queries import PageQuery, Values, filter_of, in_body, in_query
 from nextslot.server.responses import answer, answer_many, create_once, created, notes
 from nextslot.server.routing import needs, router
@@ -112,6 +113,13 @@ class Why(schemas.ResponseModel):
     )
 
 
+class DryRun(Why):
+    """What a job would wait for, and when it would run."""
+
+    job: schemas.Job = Field(description="As it would be; its id names no job unless `is_new` is false")
+    is_new: bool = Field(description="false: the request would be answered with this job, which has its `unique_key`")
+
+
 class WhyQuery(queries.Query):
     wait_seconds: schemas.ForecastWait = 5
 
@@ -125,6 +133,16 @@ async def create_job(body: JobBody, request: Request) -> Response:
     (accepted,) = await scheduler.accept([new])
     noted = await notes(scheduler.job_types, [accepted.job])
     return _created(accepted.job, accepted.is_new, await _shown(scheduler, accepted.job), noted)
+
+
+@jobs.post("/api/jobs/dry-run", response_model=DryRun)
+@needs(Scope.SUBMIT)
+async def try_job(body: JobBody, query: Annotated[WhyQuery, Query()], request: Request) -> Response:
+    """Checks a job as a submission would, and shows what it would wait for and when it would run. Stores nothing."""
+    scheduler, caller = _of(request)
+    accepted, why = await scheduler.dry_run(wait_seconds=query.wait_seconds, **_fields(body, caller))
+    shown = await _shown(scheduler, accepted.job)
+    return answer({**json_form.why(why), "job": shown, "is_new": accepted.is_new})
 
 
 @jobs.post("/api/jobs/batch", status_code=201, response_model=Items)
@@ -200,10 +218,16 @@ async def change_job(job_id: str, body: ChangeBody, request: Request) -> Respons
     response_model=schemas.Job,
     responses={202: {"model": schemas.Job, "description": "Running: it was interrupted, or finishes first"}},
 )
-@needs(Scope.OPERATE, of_job, conflicts=True)
+@needs(Scope.SUBMIT, of_job, conflicts=True)
 async def cancel_job(job_id: str, request: Request, body: CancelBody | None = None) -> Response:
-    """Cancels a job. 200: it is cancelled. 202: it runs; it was interrupted, or finishes first. It is not retried."""
-    scheduler, _ = _of(request)
+    """Cancels a job. 200: it is cancelled. 202: it runs; it was interrupted, or finishes first. It is not retried.
+
+    A key with the scope `submit` may cancel the jobs that a key of its name has made; others need `operate`.
+    """
+    scheduler, caller = _of(request)
+    if not caller.scope.includes(Scope.OPERATE) and (await scheduler.job(job_id)).created_by != caller.name:
+        detail = "this key may cancel the jobs that it has made; for another's it needs the scope 'operate'"
+        raise HttpProblem(403, "forbidden", detail)
     asked = body or CancelBody()
     done = await scheduler.cancel(job_id, asked.reason, asked.interrupt)
     status = 200 if done.cancellation is Cancellation.CANCELLED else 202
@@ -302,10 +326,12 @@ def cancelled(done: BulkCancelled) -> Response:
 
 
 def new_job(body: JobBody, caller: Caller) -> NewJob:
+    return arguments.new_job(**_fields(body, caller))
+
+
+def _fields(body: JobBody, caller: Caller) -> dict[str, Any]:
     fields = body.given() | {"office_id": caller.office_for(body)}
-    if caller.key_id is not None:
-        fields["created_by"] = caller.name
-    return arguments.new_job(**fields)
+    return fields if caller.key_id is None else fields | {"created_by": caller.name}
 
 
 def _of(request: Request) -> tuple[Services, Caller]:
