@@ -130,6 +130,7 @@ async def test_a_card_on_which_somebody_else_computes_is_not_given_and_why_says_
         (reason,) = [one for one in why.reasons if one.code == "device_busy"]
         assert f"gpu 'GPU-aaa' by {Path(f'/proc/{os.getppid()}/comm').read_text().strip()} (process" in reason.text
         assert "3.0 GiB" in reason.text
+        assert why.expected.expected_start is None, "nobody knows when the other process ends"
 
         machine.other = None
         ended = await scheduler.wait(second.job_id)

@@ -58,7 +58,7 @@ class Explained:
 
 
 # Reasons that do not go away with time.
-BLOCKING = {"stopping", "paused", "no_handler", "resource_held", "never_fits"}
+BLOCKING = {"stopping", "paused", "no_handler", "resource_held", "never_fits", "device_busy"}
 
 
 def _is_blocking(reason: Reason) -> bool:
