@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from nextslot.domain.limits import ConcurrencyPolicy, Limits
     from nextslot.engine.direct.connected_callers import Update
     from nextslot.engine.direct.direct_requests import NewDirect
-    from nextslot.executors.run_context import Fail, RunContext, Skip
+    from nextslot.executors.run_context import Fail, QuotaExceeded, RunContext, Skip
     from nextslot.system.instant import Instant
 
     from .client import AsyncClient, Client
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient", "Client", "ConcurrencyPolicy", "Direct", "Ended", "Event", "Fail", "FailureKind", "Group", "Instant",
-    "Job", "JobStatus", "Limits", "NewDirect", "NewJob", "NextslotError", "Office", "Reservation", "RetryPolicy", "Run",
-    "RunContext", "Scheduler", "Skip", "Update",
+    "Job", "JobStatus", "Limits", "NewDirect", "NewJob", "NextslotError", "Office", "QuotaExceeded", "Reservation",
+    "RetryPolicy", "Run", "RunContext", "Scheduler", "Skip", "Update",
 ]  # fmt: skip
 
 _HOMES = {
@@ -29,6 +29,7 @@ _HOMES = {
     "Update": "engine.direct.connected_callers",
     "NextslotError": "errors",
     "Fail": "executors.run_context",
+    "QuotaExceeded": "executors.run_context",
     "RunContext": "executors.run_context",
     "Skip": "executors.run_context",
     "ConcurrencyPolicy": "domain.limits",

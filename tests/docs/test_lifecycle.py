@@ -69,10 +69,10 @@ async def test_the_diagram_of_the_status_is_what_jobs_really_do(tmp_path: Path) 
 
 def test_the_table_of_failure_kinds_says_what_is_retried_and_when() -> None:
     rows = {cells[0]: cells[2:] for cells in table("Failure kinds")}
+    delays = {**dict.fromkeys(AT_ONCE, "none"), FailureKind.QUOTA: "until it is renewed"}
 
     assert rows == {
-        kind.value: (["yes", "none" if kind in AT_ONCE else "backoff"] if kind in RETRYABLE else ["no", ""])
-        for kind in FailureKind
+        kind.value: (["yes", delays.get(kind, "backoff")] if kind in RETRYABLE else ["no", ""]) for kind in FailureKind
     }
 
 

@@ -59,6 +59,7 @@ NOT_FOR_HANDLERS = {
     "now",
     "last_active",
     "on_activity",
+    "wall_time",
     "note",
 }
 

@@ -220,10 +220,12 @@ def expected(
     if mode is not None:
         return Stage.RUNNING, Decision.CANCELLED, None, ChainEnd.FAILED
     number = links_that_count((*history, kind))
-    allowed = kind not in NEVER and (policy.retry_on is None or kind in policy.retry_on)
+    allowed = kind not in NEVER and (kind == "quota" or policy.retry_on is None or kind in policy.retry_on)
     if policy.max_attempts == 0 or not allowed or number > policy.max_attempts:
         return Stage.RUNNING, Decision.PERMANENT, None, ChainEnd.FAILED
-    if kind in ("crash", "interrupted"):
+    if kind == "quota":
+        delay = 10  # No time is known, and it is the first one of its chain.
+    elif kind in ("crash", "interrupted"):
         delay = 0
     elif policy.backoff == "linear":
         delay = [10, 20, 30][number - 1]
@@ -233,11 +235,13 @@ def expected(
 
 
 def links_that_count(kinds: tuple[FailureKind, ...]) -> int:
-    """Links after an interruption are free, unless it is the fifth or a later one in a row."""
+    """Links after an interruption are free, unless it is the fifth or a later one in a row; so are those after a
+    used-up quota.
+    """
     counted = in_a_row = 0
     for kind in kinds:
         in_a_row = in_a_row + 1 if kind == "interrupted" else 0
-        if in_a_row == 0 or in_a_row >= 5:
+        if kind != "quota" and (in_a_row == 0 or in_a_row >= 5):
             counted += 1
     return counted
 

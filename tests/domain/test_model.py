@@ -91,7 +91,7 @@ def test_permanently_failed_is_a_stored_decision() -> None:
 
 
 def test_the_failure_kinds_that_are_retried_by_default() -> None:
-    assert {"error", "timeout", "session_error", "unavailable", "crash", "interrupted"} == RETRYABLE
+    assert {"error", "timeout", "session_error", "unavailable", "quota", "crash", "interrupted"} == RETRYABLE
     assert set(FailureKind) - RETRYABLE == {"cancelled", "git_conflict", "permission", "dependency", "invalid"}
 
 

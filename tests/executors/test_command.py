@@ -546,3 +546,28 @@ def environment(pid: int) -> str:
         return Path(f"/proc/{pid}/environ").read_text()
     except OSError:
         return os.devnull
+
+
+# A quota that is used up.
+
+
+async def test_a_command_says_by_its_output_until_when_a_quota_is_used_up(tmp_path: Path) -> None:
+    argv = ["sh", "-c", "echo 'usage limit reached, try again in 1h 5m'; echo bye; exit 1"]
+    said = "limit reached, try again in (?P<retry_after>.+)"
+    options = {"quota_pattern": said, "quota_resource": "assistant", "resources": {"assistant": 1}}
+    async with command_scheduler(tmp_path, argv, **options) as scheduler:
+        direct = await scheduler.run_direct("tested")
+
+        (one,) = (await scheduler.lists.status()).held
+        assert one.resource == "assistant"
+        assert one.quota_until is not None
+        assert 3890 < (one.quota_until - one.since) / 1e6 <= 3901
+        assert (direct.failure_kind, direct.exit_code) == ("quota", 1)
+        assert direct.error == "usage limit reached, try again in 1h 5m"
+
+
+def test_a_quota_pattern_is_checked_when_the_command_is_configured(tmp_path: Path) -> None:
+    with pytest.raises(Invalid) as refused:
+        command_type({"command": ["true"], "quota_pattern": "(a+)+", "quota_resource": ""}, tmp_path)
+
+    assert [problem.field for problem in refused.value.problems] == ["quota_pattern", "quota_resource"]

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 import nextslot
-from nextslot import NewJob, Scheduler, extension_api
+from nextslot import NewJob, QuotaExceeded, Scheduler, extension_api
 from nextslot.config import load
 from nextslot.configuration_reload import ConfiguredScheduler
 from nextslot.domain import Key, RequestContext, Scope
@@ -60,6 +60,7 @@ CHANGES: dict[str, Case] = {
     "PUT /api/queue/order": Case("/api/queue/order", {"job_ids": ["{queued}"]}),
     "POST /api/queue/pause": Case("/api/queue/pause", {"office_id": "quiet"}),
     "POST /api/queue/resume": Case("/api/queue/resume", {"office_id": "busy"}),
+    "POST /api/queue/release": Case("/api/queue/release", {"resource": "{held}"}),
     "POST /api/job-runs/{run_id}/retry": Case("/api/job-runs/{run}/retry", {}, 201),
     "POST /api/job-groups": Case("/api/job-groups", {"mode": "parallel", "jobs": [{"job_type": "echo"}]}, 201),
     "POST /api/job-groups/{group_id}/cancel": Case("/api/job-groups/{group}/cancel", {}),
@@ -221,7 +222,7 @@ class World:
         self.makers: dict[str, Callable[[], Awaitable[str]]] = {
             "queued": self.queued, "failed": self.failed, "run": self.run, "group": self.group, "direct": self.direct,
             "old": self.old, "template": self.template, "schedule": self.schedule, "webhook": self.webhook,
-            "delivery": self.delivery, "key": self.key, "node": self.node,
+            "delivery": self.delivery, "key": self.key, "node": self.node, "held": self.held,
         }  # fmt: skip
 
     @classmethod
@@ -317,8 +318,18 @@ class World:
     async def key(self) -> str:
         return (await self.scheduler.keys.create("to be deleted", ["read"]))[0].key_id
 
+    async def held(self) -> str:
+        """A resource whose quota is used up, as its provider says."""
+        self.scheduler.job_type("ask", resources=["llm"])(_used_up)
+        await self.scheduler.run_direct("ask", office_id="busy")
+        return "llm"
+
     async def node(self) -> str:
         return self.scheduler.node
+
+
+async def _used_up(run: Any) -> None:
+    raise QuotaExceeded(retry_after=1000)
 
 
 async def _broken(run: Any, **anything: Any) -> None:

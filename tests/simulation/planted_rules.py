@@ -6,6 +6,7 @@ _CLOCK = "tests/engine/test_05_clock_steps.py::test_"
 _DIRECT = "tests/engine/test_11_direct.py::test_"
 _ORDER = "tests/engine/test_03_order.py::test_"
 _OUTAGES = "tests/engine/test_04_outages.py::test_"
+_QUOTA = "tests/engine/test_06_quota.py::test_"
 _CANCEL = "tests/engine/test_07_cancel.py::test_"
 _SCHEDULES = "tests/engine/test_10_schedules.py::test_"
 _DELIVERIES = "tests/engine/test_12_deliveries.py::test_"
@@ -168,6 +169,34 @@ RULES = (
         "        outages.hold(tx, resource, pause, now)\n        self._timer.note(tx, now.after(pause))\n",
         "        outages.hold(tx, resource, pause, now)\n",
         _OUTAGES + "a_held_resource_is_tried_though_nothing_else_is_due",
+    ),
+    Bug(
+        "a resource whose quota is used up sets no timer",
+        "engine/dispatch/resource_outages.py",
+        "            self._timer.note(tx, until)\n",
+        "",
+        _QUOTA + "a_used_up_quota_holds_its_resource_until_it_is_renewed_and_asks_once",
+    ),
+    Bug(
+        "a success that began before ends the hold of a quota",
+        "store/statements/outages.sql",
+        "delete from outages where resource = :resource and quota_until is null returning",
+        "delete from outages where resource = :resource returning",
+        _QUOTA + "a_success_that_began_before_does_not_end_the_hold",
+    ),
+    Bug(
+        "a used-up quota is probed like an outage",
+        "engine/dispatch/resource_outages.py",
+        "outage.quota_until is None\n            and",
+        "True\n            and",
+        _QUOTA + "a_direct_caller_waits_while_the_quota_is_used_up",
+    ),
+    Bug(
+        "a used-up quota counts as a retry",
+        "domain/retry.py",
+        "    if kinds[-1] is FailureKind.QUOTA:\n        return False\n",
+        "",
+        _QUOTA + "a_used_up_quota_costs_no_retry_however_often_it_comes",
     ),
     Bug(
         "a job that has expired starts while the timer is late",

@@ -7,7 +7,7 @@ from .binding import Operation, StreamOperation, Subject, Way, stream_verb, verb
 from .keyword_arguments import JobChanges, JobFilter, JobOptions, NewJob
 from .request_retries import RequestRetries, asked
 from .requests import create, get, given, paged, part, patch, post, put, texts
-from .values import Cancelled, DryRun, Ended, Job, JobDetail, JobType, Json, Page, Paused, Queue, Retried, Why
+from .values import Cancelled, DryRun, Ended, Job, JobDetail, JobType, Json, Page, Paused, Queue, Released, Retried, Why
 
 # Between two requests for a job that a caller waits for: short at first, for short jobs.
 FIRST_LOOK_SECONDS = 0.05
@@ -204,6 +204,11 @@ class JobVerbs(Subject[Way]):
     ) -> Operation[Paused]:
         body = given(office_id=office_id, job_type=job_type, resource=resource)
         return self._ask(post("/api/queue/resume", body), Paused.read)
+
+    @verb
+    def release(self, resource: str) -> Operation[Released]:
+        """Ends the hold of a resource that does not answer, or whose quota is used up."""
+        return self._ask(post("/api/queue/release", {"resource": resource}), Released.read)
 
 
 def has_ended(last: Job) -> bool:

@@ -123,6 +123,12 @@ class Paused(ClientValue):
     resources: tuple[str, ...]
 
 
+class Released(ClientValue):
+    """A resource whose hold was ended."""
+
+    resource: str
+
+
 class Reason(ClientValue, domain.Reason):
     pass
 
@@ -315,7 +321,7 @@ class Limit(ClientValue):
 
 
 class Held(ClientValue, domain.Held[datetime]):
-    """A resource that does not answer."""
+    """A resource that does not answer, or whose quota is used up."""
 
 
 class Status(ClientValue):

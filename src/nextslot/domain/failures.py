@@ -12,6 +12,7 @@ class FailureKind(StrEnum):
     TIMEOUT = "timeout"
     SESSION_ERROR = "session_error"
     UNAVAILABLE = "unavailable"
+    QUOTA = "quota"
     CRASH = "crash"
     INTERRUPTED = "interrupted"
     CANCELLED = "cancelled"
@@ -27,6 +28,7 @@ RETRYABLE = frozenset(
         FailureKind.TIMEOUT,
         FailureKind.SESSION_ERROR,
         FailureKind.UNAVAILABLE,
+        FailureKind.QUOTA,
         FailureKind.CRASH,
         FailureKind.INTERRUPTED,
     }

@@ -58,11 +58,13 @@ def settle(
     earlier_failures: Sequence[FailureKind],
     chance: float,
     lone_crashes: int = 0,
+    quota_seconds: float | None = None,
 ) -> Settlement:
     """Decides what follows the end of a run: a retry, a permanent failure, or the end of its chain.
 
     `earlier_failures` are the kinds of the chain's failed runs before this one, oldest first. `lone_crashes` counts how
-    often in a row, this time included, the scheduler died while only this chain ran inside its process.
+    often in a row, this time included, the scheduler died while only this chain ran inside its process. `quota_seconds`
+    is the time until a used-up quota is renewed, if it is known.
     """
     if outcome.status is not RunStatus.FAILED:
         return _ends(outcome, Stage.RUNNING, None, ChainEnd.SUCCEEDED)
@@ -75,7 +77,7 @@ def settle(
     if kind is FailureKind.CRASH and lone_crashes >= retry_policy.MOST_LONE_CRASHES:
         outcome = replace(outcome, error=CRASHES_ERROR)
         return _ends(outcome, Stage.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
-    retry = retry_policy.decide(policy, [*earlier_failures, kind], chance)
+    retry = retry_policy.decide(policy, [*earlier_failures, kind], chance, quota_seconds)
     if retry is None:
         return _ends(outcome, Stage.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
     return Settlement(outcome=outcome, stage=Stage.RUNNING, decision=Decision.RETRY, retry=retry, chain_end=None)

@@ -61,7 +61,8 @@ class Limits:
     job_types: Mapping[str, int] = field(default_factory=dict)
     resources: Mapping[str, int] = field(default_factory=dict)
 
-    # A resource without a configured count is exclusive (CON-002); `remote` work runs elsewhere and has no limit.
+    # A resource without a configured count is exclusive (CON-002); `remote` work runs elsewhere and has no limit, nor
+    # has `remote:NAME`, by which the quota of one provider is held.
     NAMED = 1
     UNCOUNTED = frozenset({"remote"})
 
@@ -82,7 +83,7 @@ class Limits:
         if scope == "type":
             return self.job_types.get(name, 0)
         if scope == "resource":
-            return self.resources.get(name, 0 if name in self.UNCOUNTED else self.NAMED)
+            return self.resources.get(name, 0 if name.partition(":")[0] in self.UNCOUNTED else self.NAMED)
         return self.running
 
     def room(self, limit_key: str, capacity: int, used: int) -> int:

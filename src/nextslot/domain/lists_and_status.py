@@ -80,12 +80,13 @@ class OfficeStatus(Value, Generic[At]):
 
 
 class Held(Value, Generic[At]):
-    """A resource that does not answer."""
+    """A resource that does not answer, or whose quota is used up."""
 
     resource: str
     since: At
-    next_probe_at: At | None
+    next_probe_at: Annotated[At | None, Says("When it is tried again")]
     failures: int
+    quota_until: Annotated[At | None, Says("When its quota is renewed, if that is why it is held")] = None
 
 
 class SchedulerStatus(Value):

@@ -9,6 +9,9 @@ from . import RETRYABLE, Backoff, FailureKind, RetryPolicy
 # Interruptions in a row that do not count against the limit: a shutdown is not the job's fault, but must not repeat it
 # without end.
 FREE_INTERRUPTIONS = 4
+FIRST_QUOTA_PAUSE, SHORTEST_QUOTA_PAUSE, LONGEST_QUOTA_PAUSE = 10.0, 1.0, 600.0
+# No provider counts by more than a month: a later time is a mistake.
+LONGEST_QUOTA = 31 * 24 * 3600.0
 AT_ONCE = frozenset({FailureKind.CRASH, FailureKind.INTERRUPTED})
 # One crash may have any cause, such as an operator's kill. Two crashes with only this job inside are hardly chance, and
 # each further attempt would interrupt all other work again.
@@ -32,19 +35,42 @@ class Retry:
     delay_seconds: float
 
 
-def decide(policy: RetryPolicy, kinds: Sequence[FailureKind], chance: float) -> Retry | None:
-    """Returns the retry after a failure, or None; `kinds` are the failures of the chain so far, this one last."""
+def decide(
+    policy: RetryPolicy, kinds: Sequence[FailureKind], chance: float, quota_seconds: float | None = None
+) -> Retry | None:
+    """Returns the retry after a failure, or None; `kinds` are the failures of the chain so far, this one last.
+
+    `quota_seconds` is the time until a used-up quota is renewed, if it is known.
+    """
     kind = kinds[-1]
     if policy.max_attempts == 0 or not is_retryable(policy, kind):
         return None
     counted = sum(_link_counts(kinds[: link + 1]) for link in range(len(kinds)))
     if counted > policy.max_attempts:
         return None
+    if kind is FailureKind.QUOTA:
+        return Retry(counted, quota_pause(_streak(kinds, kind)) if quota_seconds is None else quota_seconds)
     return Retry(counted, delay_seconds(policy, counted, kind, chance))
 
 
 def is_retryable(policy: RetryPolicy, kind: FailureKind) -> bool:
+    """Returns whether the policy retries such a failure. A used-up quota says nothing about the job: `retry_on` does
+    not exclude it.
+    """
+    if kind is FailureKind.QUOTA:
+        return True
     return kind in RETRYABLE and (policy.retry_on is None or kind in policy.retry_on)
+
+
+def quota_pause(answers: int, until_known: float | None = None) -> float:
+    """Returns for how many seconds nothing is tried after so many answers in a row that a quota is used up.
+
+    A provider that names no time gets pauses of 10, 20, 40 s and so on. One whose time is over at once, again and
+    again, gets pauses of 1, 2, 4 s and so on.
+    """
+    first = FIRST_QUOTA_PAUSE if until_known is None else SHORTEST_QUOTA_PAUSE
+    pause = min(first * 2.0 ** min(answers - 1, 60), LONGEST_QUOTA_PAUSE)
+    return pause if until_known is None else min(max(pause, until_known), LONGEST_QUOTA)
 
 
 def delay_seconds(policy: RetryPolicy, number: int, kind: FailureKind, chance: float) -> float:
@@ -96,9 +122,12 @@ def must_be_isolated(attempts: Sequence[ChainRun]) -> bool:
 
 def _link_counts(kinds: Sequence[FailureKind]) -> bool:
     """Whether the link that follows the last of these failures counts against the limit."""
-    streak = 0
-    for kind in reversed(kinds):
-        if kind is not FailureKind.INTERRUPTED:
-            break
-        streak += 1
+    if kinds[-1] is FailureKind.QUOTA:
+        return False
+    streak = _streak(kinds, FailureKind.INTERRUPTED)
     return streak == 0 or streak > FREE_INTERRUPTIONS
+
+
+def _streak(kinds: Sequence[FailureKind], kind: FailureKind) -> int:
+    """Counts the failures of a kind at the end of a chain."""
+    return next((n for n, one in enumerate(reversed(kinds)) if one is not kind), len(kinds))

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Generic
 
+from nextslot.system.instant import Instant
+
 from .bounds import Json
 from .declared_values import Apart, At, Id, Later, Says, Value
 from .failures import FailureKind
@@ -60,6 +62,9 @@ class Outcome(OutcomeFields):
 
     status: RunStatus
     artifacts: tuple[Artifact, ...] = ()
+    # Of a failure of kind `quota`: when the provider renews it, and which resource it is of; None: not known.
+    quota_until: Instant | None = None
+    quota_resource: str | None = None
 
     @classmethod
     def completed(cls, result: Json = None) -> "Outcome":

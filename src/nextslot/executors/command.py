@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from nextslot.domain import FailureKind, Outcome
+from nextslot.domain import FailureKind, Outcome, RunStatus
 from nextslot.errors import Invalid, Problem, Unavailable
 
 from . import inputs
@@ -25,6 +25,7 @@ from .process_tree.fork_server import Guardians
 from .process_tree.process import End, Process, Start
 from .process_tree.run_marks import RUN_ID
 from .process_tree.survivors import end_survivors
+from .quota_times import quota_in_output, wall_time
 from .run_context import RunContext
 from .sandbox import Sandbox
 
@@ -60,6 +61,9 @@ class CommandType:
     log_cap_bytes: int | None = None
     retry_policy: Mapping[str, Any] | None = None
     sandbox: Sandbox | None = None
+    # Finds in the end of the output of a command that failed when a used-up quota is renewed, and which resource it is.
+    quota_pattern: str | None = None
+    quota_resource: str | None = None
 
     @property
     def placeholders(self) -> list[str]:
@@ -118,6 +122,18 @@ class CommandType:
             return Outcome.skipped(last_line or how)
         return Outcome.failed(FailureKind(meaning), f"{how}: {last_line}" if last_line else how)
 
+    def used_up(self, outcome: Outcome, tail: str) -> Outcome | None:
+        """Returns the outcome of a command that failed because a quota is used up, by the end of its output."""
+        if outcome.status is not RunStatus.FAILED or self.quota_pattern is None:
+            return None
+        now = wall_time()
+        found = quota_in_output(self.quota_pattern, tail, now)
+        if found is None:
+            return None
+        until = None if found.seconds is None else now.after(found.seconds)
+        failed = Outcome.failed(FailureKind.QUOTA, found.line, outcome.exit_code)
+        return replace(failed, quota_until=until, quota_resource=self.quota_resource)
+
 
 def _argument(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
@@ -147,8 +163,13 @@ class CommandHandler:
             end = await until_ended(process, run, self.grace_seconds)
         with suppress(OSError):
             run.artifacts.rmdir()  # The command left no artifact.
-        outcome = self._refused(end) if end.refused else broken(end) or self._command.outcome(end, output.last_line)
+        outcome = self._refused(end) if end.refused else broken(end) or self._ended(end, output)
         return with_process(outcome, process, end)
+
+    def _ended(self, end: End, output: Output) -> Outcome:
+        outcome = self._command.outcome(end, output.last_line)
+        used_up = self._command.used_up(outcome, output.tail)
+        return outcome if used_up is None else used_up
 
     def _start(self, run: RunContext, params: Mapping[str, Any], told: Path | None) -> Start:
         cwd = self._command.cwd

@@ -10,11 +10,12 @@ import jsonschema_rs
 import orjson
 
 from nextslot.domain import FailureKind, RetryPolicy
-from nextslot.domain.request_checks import is_number, is_storable, resource_problems, retry_policy
+from nextslot.domain.request_checks import is_number, is_storable, resource_problems, retry_policy, text_problems
 from nextslot.errors import Invalid, Problem
 
 from .command import COMPLETED, PLACEHOLDER, SKIPPED, CommandType
 from .job_types import resource_units
+from .quota_times import pattern_problem
 from .sandbox import sandbox_of
 
 # What a configured exit code may mean. Only the scheduler itself decides that a run crashed or was cancelled.
@@ -93,6 +94,11 @@ def _problems(table: object) -> Iterator[Problem]:
     cap = table.get("log_cap_bytes")
     if cap is not None and (type(cap) is not int or cap < 1):
         yield Problem("log_cap_bytes", "is not a whole number of bytes above 0; write for example 1048576")
+    if (problem := pattern_problem(table.get("quota_pattern"))) is not None:
+        yield Problem("quota_pattern", problem)
+    resource = table.get("quota_resource")
+    if resource is not None:
+        yield from (Problem("quota_resource", one.problem) for one in text_problems("resource", resource))
     if not isinstance(table.get("cwd", ""), (str, Path)):
         yield Problem("cwd", "is not a path; write a directory as a text")
     if not isinstance(table.get("params_schema", {}), (str, Path, Mapping, type(None))):

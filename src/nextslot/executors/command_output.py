@@ -8,6 +8,8 @@ from .run_context import RunContext
 # How much of an unfinished line is kept, and how much of the last line is shown.
 LONGEST_LINE = 4096
 LONGEST_SHOWN = 1000
+# The bytes at the end of the output that are searched for why a command failed.
+LONGEST_TAIL = 16 * 1024
 
 _PROGRESS = re.compile(rb"^::progress[ \t]+([0-9.eE+-]{1,32})(?:[ \t]+([^\r\n]{0,1000}))?[^\n]*$", re.MULTILINE)
 _MARK = b"::progress"
@@ -20,9 +22,11 @@ class Output:
         self._run = run
         self._unfinished = b""
         self._last = b""
+        self._tail = b""
 
     def write(self, data: bytes) -> None:
         self._run.write(data)
+        self._tail = (self._tail + data)[-LONGEST_TAIL:]
         lines, newline, rest = (self._unfinished + data).rpartition(b"\n")
         self._unfinished = rest[:LONGEST_LINE]
         if newline:
@@ -33,6 +37,11 @@ class Output:
         """Returns the last non-empty line that is not a progress line. The line may lack its newline."""
         self._read(self._unfinished)
         return self._last.decode("utf-8", "replace")
+
+    @property
+    def tail(self) -> str:
+        """Returns the end of the output, in which the reason of a failure is searched."""
+        return self._tail.decode("utf-8", "replace")
 
     def _read(self, lines: bytes) -> None:
         if _MARK in lines:

@@ -17,6 +17,7 @@ import orjson
 
 from nextslot.domain import FailureKind, Outcome, RunStatus
 from nextslot.errors import Invalid
+from nextslot.system.instant import Instant
 
 from .command import GRACE_SECONDS, broken, until_ended
 from .command_output import Output
@@ -96,6 +97,12 @@ def _read(path: Path) -> Outcome | None:
         stored = orjson.loads(path.read_bytes())
         kind = stored.pop("failure_kind")
         status, failure_kind = RunStatus(stored.pop("status")), None if kind is None else FailureKind(kind)
-        return Outcome(**{**stored, "status": status, "failure_kind": failure_kind, "artifacts": ()})
+        until = stored.pop("quota_until", None)
+        known = {
+            "status": status,
+            "failure_kind": failure_kind,
+            "quota_until": None if until is None else Instant(until),
+        }
+        return Outcome(**{**stored, **known, "artifacts": ()})
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,11 +1,13 @@
 """The context of a run, which a handler receives; and what a handler returns or raises, as an outcome."""
 
 import logging
+import math
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,8 +16,10 @@ import orjson
 from nextslot.domain import FailureKind, Json, Outcome
 from nextslot.domain.devices import NO_DEVICES, NO_VARIABLES, Devices
 from nextslot.domain.request_checks import json_problems
+from nextslot.system.instant import Instant
 
 from .inputs import Inputs, as_json
+from .quota_times import seconds_of_headers, wall_time
 from .run_files import RunFiles
 from .run_log import RunLog
 
@@ -37,6 +41,38 @@ class Fail(Exception):
     def __init__(self, message: str, kind: FailureKind | str = FailureKind.ERROR) -> None:
         super().__init__(message)
         self.kind = FailureKind(kind)
+
+
+class QuotaExceeded(Fail):
+    """Raised by a handler if a provider has refused the work because a quota or a rate is used up.
+
+    The run ends FAILED with the kind `quota` and is retried at that time; no other job that needs the resource starts
+    before. `until` is an instant or a datetime with a time zone, `retry_after` a number of seconds; without both, the
+    scheduler tries again after growing pauses. `resource` names the one that is used up; by default these are all
+    resources of the job.
+    """
+
+    def __init__(
+        self,
+        message: str = "the quota is used up",
+        *,
+        until: Instant | datetime | None = None,
+        retry_after: float | None = None,
+        resource: str | None = None,
+    ) -> None:
+        super().__init__(message, FailureKind.QUOTA)
+        self.until = Instant.of(until) if isinstance(until, datetime) else until
+        if retry_after is not None and not math.isfinite(retry_after):
+            raise ValueError(f"retry_after is {retry_after}; give a number of seconds")
+        self.retry_after = retry_after
+        self.resource = resource
+
+    @classmethod
+    def of_response(
+        cls, headers: Mapping[str, str], message: str = "the quota is used up", *, resource: str | None = None
+    ) -> "QuotaExceeded":
+        """Makes it of the headers of an answer with status 429: `retry-after`, or `x-ratelimit-reset` and its kin."""
+        return cls(message, retry_after=seconds_of_headers(headers, wall_time()), resource=resource)
 
 
 class Stopped(Exception):
@@ -79,6 +115,8 @@ class RunContext:
         # The clock for stall detection, and the callback for the next activity of a run that is silent.
         self.now: Callable[[], float] | None = None
         self.last_active = 0.0
+        # The wall clock, by which instants are counted.
+        self.wall_time: Callable[[], Instant] = wall_time
         self.on_activity: Callable[[], None] | None = None
         self._files = files
         self._is_stopped = False
@@ -262,6 +300,10 @@ def raised(run: RunContext, error: BaseException) -> Outcome:
     if isinstance(error, Stopped):
         return Outcome.failed(FailureKind.CANCELLED, "stopped")
     run.log.error("%s", "".join(traceback.format_exception(error)).rstrip())
+    if isinstance(error, QuotaExceeded):
+        outcome = Outcome.failed(error.kind, _clean(_text(error)) or error.kind)
+        until = error.until if error.retry_after is None else run.wall_time().after(error.retry_after)
+        return replace(outcome, quota_until=until, quota_resource=error.resource)
     if isinstance(error, Fail):
         return Outcome.failed(error.kind, _clean(_text(error)) or error.kind)
     return Outcome.failed(FailureKind.ERROR, _clean(f"{type(error).__name__}: {_text(error)}".removesuffix(": ")))

@@ -347,6 +347,10 @@ class Services:
         scope, name = arguments.scope(office_id, job_type, resource)
         await self._access.write(lambda tx: self._runtime.queue.resume(tx, scope, name, self._clock.now()))
 
+    async def release(self, resource: str) -> None:
+        """Ends the hold of a resource that does not answer, or whose quota is used up: its jobs start again."""
+        await self._access.write(lambda tx: self._runtime.outages.release(tx, resource, self._clock.now()))
+
     # Direct requests.
 
     async def run_direct(self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any) -> Direct:

@@ -268,6 +268,7 @@ def _status(tx: Tx, now: Instant) -> SchedulerStatus:
                 since=outage.held_since,
                 next_probe_at=outage.probe_at,
                 failures=outage.failures,
+                quota_until=outage.quota_until,
             )
             for outage in outages.all_of_them(tx)
             if outage.held_since is not None

@@ -44,8 +44,11 @@ def test_CON_002_the_resource_follows_from_the_model() -> None:
     assert resource_for({}, REMOTE) == {"ollama": 1}
     assert resource_for({"model": None}, REMOTE) == {"ollama": 1}
     assert resource_for({"model": "qwen3:30b"}, REMOTE) == {"ollama": 1}
-    assert resource_for({"model": "acme:large-1"}, REMOTE) == {"remote": 1}
-    assert resource_for({}, LlmConfig(default_model="acme:x", providers=REMOTE.providers)) == {"remote": 1}
+    assert resource_for({"model": "acme:large-1"}, REMOTE) == {"remote": 1, "remote:acme": 1}
+    assert resource_for({}, LlmConfig(default_model="acme:x", providers=REMOTE.providers)) == {
+        "remote": 1,
+        "remote:acme": 1,
+    }
 
 
 def test_a_provider_cannot_take_ollamas_name() -> None:
@@ -83,6 +86,7 @@ FAILURES: dict[str, tuple[ollama.Reply, str, str]] = {
     "no answer": (ollama.hangs_up_at_once, "unavailable", "closed the connection without an answer"),
     "a 500": (ollama.refuses(500, '{"error": "llama runner died"}'), "error", "answered 500: llama runner died"),
     "a 503": (ollama.refuses(503, "busy"), "unavailable", "is not ready: 503, busy"),
+    "a 429": (ollama.refuses(429, "later"), "quota", "refused the request: its quota is used up, later"),
     "a 400": (ollama.refuses(400, "{}"), "invalid", "answered 400"),
     "a 401": (ollama.refuses(401, "who?"), "permission", "refused our token: 401"),
     "a redirect": (ollama.refuses(302, ""), "invalid", "answered 302: nothing more was said"),

@@ -22,7 +22,7 @@ Resource = Annotated[str | None, typer.Option("--resource", help="A resource.")]
 
 
 def register(app: typer.Typer) -> None:
-    add_group(app, "queue", "The queue: order, pause and resume.", ls, order, pause, resume)
+    add_group(app, "queue", "The queue: order, pause and resume.", ls, order, pause, resume, release)
 
 
 def ls(
@@ -71,6 +71,15 @@ def resume(session: Session, office: Office = None, job_type: JobType = None, re
     """Resume what was paused."""
     found = session.client.resume(**_scope(office, job_type, resource))
     session.say(found.json, _words(found))
+
+
+def release(
+    session: Session,
+    resource: Annotated[str, typer.Argument(help="A resource that `nextslot status` shows as held.")],
+) -> None:
+    """End the hold of a resource that does not answer, or whose quota is used up."""
+    found = session.client.release(resource)
+    session.say(found.json, f"{found.resource} is no longer held: its jobs start again")
 
 
 def _scope(office: str | None, job_type: str | None, resource: str | None) -> dict[str, str]:

@@ -116,7 +116,9 @@ def status(session: Session) -> None:
             output.say("")
             output.table(("LIMIT", "USED", "OF"), used, "")
         for one in found.held:
-            output.say(f"{one.resource} has not answered since {output.moment(one.since)} ({one.failures} failures)")
+            since = f"has not answered since {output.moment(one.since)} ({one.failures} failures)"
+            used_up = f"quota used up until {output.moment(one.quota_until)}"
+            output.say(f"{one.resource}: {since if one.quota_until is None else used_up}")
 
     session.show(found.json, tables)
 

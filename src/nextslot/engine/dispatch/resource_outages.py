@@ -2,6 +2,9 @@
 
 After five failures of kind `unavailable` in a row, no job that needs the resource starts. The resource is tried again
 after growing pauses: by its probe if it has one, else by one job that may start.
+
+A resource whose quota is used up (kind `quota`) is held until the instant at which the quota is renewed. The timer ends
+such a hold; nothing is tried before.
 """
 
 import logging
@@ -13,7 +16,9 @@ from nextslot.domain import (
     Outcome,
     RunStatus,
 )
+from nextslot.domain.retry import quota_pause
 from nextslot.engine.engine_context import EngineContext
+from nextslot.errors import NotFound
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import outages
 from nextslot.system.instant import Instant
@@ -41,7 +46,12 @@ class Outages:
 
     # The end of a run.
 
-    def after_run(self, tx: Tx, lane: Lane, outcome: Outcome, now: Instant) -> None:
+    def after_run(self, tx: Tx, lane: Lane, outcome: Outcome, now: Instant) -> Instant | None:
+        """Notes what an outcome says about the resources of a lane. Returns when a used-up quota is renewed; None: the
+        outcome says nothing about it.
+        """
+        if outcome.failure_kind is FailureKind.QUOTA:
+            return self._use_up(tx, lane, outcome, now)
         for resource in lane.resources:
             if outcome.status is RunStatus.FAILED and outcome.failure_kind is FailureKind.UNAVAILABLE:
                 self._count(tx, resource, now)
@@ -49,6 +59,24 @@ class Outages:
                 self._answered(tx, resource, now)
             elif outcome.failure_kind is not FailureKind.CRASH:  # Recovery forgets a probe that died.
                 self._probe_again(tx, resource, now)
+        return None
+
+    def _use_up(self, tx: Tx, lane: Lane, outcome: Outcome, now: Instant) -> Instant | None:
+        """Holds the resource that the outcome names, else all of the lane, until the quota is renewed."""
+        named = outcome.quota_resource
+        known = None if outcome.quota_until is None else (outcome.quota_until - now) / 1_000_000
+        ends = []
+        for resource in lane.resources if named is None else (named,):
+            stored = outages.get(tx, resource)
+            pause = quota_pause(1 + (0 if stored is None else stored.quota_answers), known)
+            was_used_up = stored is not None and stored.quota_until is not None
+            until = outages.use_up(tx, resource, now.after(pause), FIRST_PAUSE, now)
+            self._timer.note(tx, until)
+            if not was_used_up:
+                details = {"resource": resource, "quota_until": str(until)}
+                self._events.note(tx, "resource_held", now, None, details=details)
+            ends.append(until)
+        return max(ends, default=None if known is None else now.after(quota_pause(1, known)))
 
     def _probe_again(self, tx: Tx, resource: str, now: Instant) -> None:
         """Lets another job probe a held resource after a pause: the one that did so ended without an answer."""
@@ -61,7 +89,7 @@ class Outages:
         failures, was_held, pause = outages.failed(tx, resource, FIRST_PAUSE)
         if failures < FAILURES:
             return
-        pause = min(2 * pause, LONGEST_PAUSE) if was_held else pause
+        pause = min(2 * pause, LONGEST_PAUSE) if was_held else FIRST_PAUSE
         outages.hold(tx, resource, pause, now)
         self._timer.note(tx, now.after(pause))
         if not was_held:
@@ -73,12 +101,27 @@ class Outages:
             self._lanes.counters(tx).is_freed = True
             self._events.note(tx, "resource_released", now, None, details={"resource": resource})
 
+    def release(self, tx: Tx, resource: str, now: Instant) -> None:
+        """Ends a hold because an operator says that the resource can be used again."""
+        stored = outages.get(tx, resource)
+        if stored is None or stored.held_since is None:
+            raise NotFound("hold of the resource", resource)
+        outages.forget(tx, resource)
+        self._released(tx, resource, now)
+
+    def _released(self, tx: Tx, resource: str, now: Instant) -> None:
+        self._lanes.counters(tx).include_all_offices()
+        self._events.note(tx, "resource_released", now, None, details={"resource": resource})
+
     # Dispatch.
 
     def held(self, tx: Tx, now: Instant) -> dict[str, bool]:
         """Returns the held resources; True where one job may start as the probe."""
         return {
-            outage.resource: outage.resource not in self._probes and not outage.is_probed and outage.probe_at <= now
+            outage.resource: outage.quota_until is None
+            and outage.resource not in self._probes
+            and not outage.is_probed
+            and outage.probe_at <= now
             for outage in outages.all_of_them(tx)
             if outage.probe_at is not None
         }
@@ -91,8 +134,14 @@ class Outages:
     # Probing.
 
     def do_due(self, tx: Tx, now: Instant) -> tuple[list[outages.Outage], Instant | None]:
-        """Returns the resources to probe now, and when the next pause ends. Dispatches where a job is the probe."""
+        """Ends holds whose quota is renewed. Returns the resources to probe now, and when the next pause ends.
+        Dispatches where a job is the probe.
+        """
         due = [o for o in outages.all_of_them(tx) if o.probe_at is not None and o.probe_at <= now]
+        for outage in [one for one in due if one.quota_until is not None]:
+            outages.renew(tx, outage.resource)
+            self._released(tx, outage.resource, now)
+            due.remove(outage)
         if any(outage.resource not in self._probes for outage in due):
             self._lanes.counters(tx).include_all_offices()
         return [outage for outage in due if outage.resource in self._probes], outages.next_probe(tx, now)

@@ -100,6 +100,7 @@ class Executor:
         task = asyncio.current_task() if job_type.is_async else None
         active = self._active[claim.run_id] = _Active(claim, run, job_type, task, claim.timeout_seconds)
         run.now, run.last_active = self._clock.monotonic, self._clock.monotonic()
+        run.wall_time = self._clock.now
         if claim.is_isolated:
             run.log.warning(ISOLATED)
         if listen is not None:

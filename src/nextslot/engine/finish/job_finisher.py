@@ -128,6 +128,9 @@ class JobFinisher:
         if facts is None:
             return None
         has_history = outcome.status is RunStatus.FAILED and facts.retry_of is not None
+        lane = self._lanes.lane(tx, facts.lane_id)
+        says_something = lane.resources or outcome.failure_kind is FailureKind.QUOTA
+        quota_until = self._outages.after_run(tx, lane, outcome, now) if says_something else None
         settlement = settle(
             facts.retry_policy,
             facts.cancel_mode,
@@ -135,13 +138,13 @@ class JobFinisher:
             jobs.failures_before(tx, facts.chain_id, job_id) if has_history else (),
             self._chance.fraction() if outcome.status is RunStatus.FAILED else 0.0,
             _lone_crashes(tx, facts.chain_id, job_id, outcome),
+            None if quota_until is None else (quota_until - now) / 1_000_000,
         )
         is_cancelled = settlement.stage is Stage.CANCELLED
         # A cancelled job ends now, because the cancel request may be newer than the end of the work.
         finished_at = now if is_cancelled else _before(now, waited_us, facts.started_at)
         runs.finish(tx, run_id, job_id, settlement.outcome, finished_at)
         self._end_job(tx, job_id, settlement, finished_at)
-        lane = self._lanes.lane(tx, facts.lane_id)
         self._workers.free(tx, facts.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
         self._lanes.counters(tx).tally(facts.lane_id).running -= 1
@@ -149,8 +152,6 @@ class JobFinisher:
         status = JobStatus.CANCELLED if is_cancelled else settlement.outcome.status
         key = RollupKey(facts.office_id, lane.job_type, JOB, status.value)
         self._rollups.note(tx, key, facts.free_at, started_at, finished_at)
-        if lane.resources:
-            self._outages.after_run(tx, lane, settlement.outcome, now)
         self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
         told = run_events(settlement.outcome.status, is_cancelled, is_last=settlement.retry is None)
         self._webhooks.job_changed(tx, job_id, facts.office_id, facts.has_webhook, told, now)

@@ -85,7 +85,7 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
         forecast_reads.lanes(tx, {*jobs.column("lane_id"), *callers.column("lane_id")}),
         limits,
         forecast_reads.pauses(tx),
-        forecast_reads.outages(tx).mapped("probe_at", lambda at: None if at is None else NEVER),
+        _outages(forecast_reads.outages(tx)),
         groups,
         jobs,
         runs,
@@ -104,6 +104,16 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
         nodes=nodes,
         has_aging=any(settings.column("priority_aging_seconds")),
     )
+
+
+def _outages(held: Rows) -> Rows:
+    """Returns the holds without probes: nobody knows when a resource answers again, but when its quota is renewed."""
+    probe, quota = held.columns.index("probe_at"), held.columns.index("quota_until")
+    rows = [
+        row if row[probe] is None or row[quota] is not None else (*row[:probe], NEVER, *row[probe + 1 :])
+        for row in held.rows
+    ]
+    return Rows(held.table, held.columns, rows)
 
 
 def _can_be_full(limits: Rows, policy: ConcurrencyPolicy, nodes: Sequence[Node]) -> set[str]:

@@ -206,7 +206,17 @@ def _paused(scope: str, name: str) -> Reason:
 
 def _held(tx: Tx, resources: list[str]) -> Iterator[Reason]:
     for outage in outages.all_of_them(tx):
-        if outage.resource in resources:
+        if outage.resource in resources and outage.quota_until is not None:
+            yield Reason(
+                code="quota_used_up",
+                text=f"The quota of the resource {outage.resource!r} is used up until {outage.quota_until}.",
+                data={
+                    "resource": outage.resource,
+                    "since": str(outage.held_since),
+                    "quota_until": str(outage.quota_until),
+                },
+            )
+        elif outage.resource in resources and outage.held_since is not None:
             probe = "it is being tried now" if outage.is_probed else f"it is tried again at {outage.probe_at}"
             yield Reason(
                 code="resource_held",

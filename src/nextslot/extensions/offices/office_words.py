@@ -393,9 +393,11 @@ def config_of(office: Office) -> OfficeConfig:
 
 
 def _added_kinds(retry_on: Sequence[FailureKind] | None) -> tuple[FailureKind, ...]:
-    """Returns the kinds that an office retries besides the usual ones; None: all that can be retried."""
+    """Returns the kinds that an office retries besides the usual ones, and `quota`, which always is; None: all that
+    can be retried.
+    """
     kinds = RETRYABLE if retry_on is None else retry_on
-    return tuple(sorted(kind for kind in kinds if kind not in OFFICE_RETRIES))
+    return tuple(sorted(kind for kind in kinds if kind not in (*OFFICE_RETRIES, FailureKind.QUOTA)))
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:

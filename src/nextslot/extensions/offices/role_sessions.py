@@ -34,8 +34,6 @@ from nextslot.executors.run_context import RunContext
 
 from .office_words import SESSION
 
-# The bytes at the end of its output that are searched for why a session failed.
-LONGEST_TAIL = 16 * 1024
 # The failure kinds that a pattern may name: neither success nor those of runs that the scheduler ends.
 KINDS = frozenset(MEANINGS & set(FailureKind))
 
@@ -91,7 +89,7 @@ class RoleCommand:
                 return max(found, key=lambda one: one[0])[1]
         return None
 
-    def outcome(self, end: End, output: "TailedOutput") -> Outcome:
+    def outcome(self, end: End, output: Output) -> Outcome:
         """Decides how a session ended: by its exit code if the role has a rule for it, else by its last lines."""
         if end.refused is not None:
             return Outcome.failed(FailureKind.SESSION_ERROR, self._refusal(end.refused))
@@ -99,6 +97,8 @@ class RoleCommand:
         if lost is not None:
             return replace(lost, failure_kind=FailureKind.SESSION_ERROR)
         outcome = self.command.outcome(end, output.last_line)
+        if (used_up := self.command.used_up(outcome, output.tail)) is not None:
+            return used_up
         if outcome.failure_kind is FailureKind.ERROR and end.exit_code not in self.command.exit_codes:
             return replace(outcome, failure_kind=self.kind_of(output.tail) or FailureKind.ERROR)
         return outcome
@@ -132,22 +132,6 @@ def _problems(table: object) -> Iterator[Problem]:
             yield Problem(f"patterns.{pattern}", f"not a regular expression: {error}")
 
 
-class TailedOutput(Output):
-    """Output whose end is kept, to find out why a session failed."""
-
-    def __init__(self, run: RunContext) -> None:
-        super().__init__(run)
-        self._tail = b""
-
-    def write(self, data: bytes) -> None:
-        super().write(data)
-        self._tail = (self._tail + data)[-LONGEST_TAIL:]
-
-    @property
-    def tail(self) -> str:
-        return self._tail.decode("utf-8", "replace")
-
-
 class SessionHandler:
     """Runs the jobs of type `session`: a new process tree under a guardian for each, with an id of its own.
 
@@ -177,7 +161,7 @@ class SessionHandler:
         if role is None:  # It had one when the job was submitted.
             return Outcome.failed(FailureKind.SESSION_ERROR, f"the role {run.role!r} has no command any more")
         run.log_cap = role.command.log_cap_bytes
-        output = TailedOutput(run)
+        output = Output(run)
         with run.inputs_file() as told:
             process = await start_command(role.command, _start(role.command, run, told), run, self._guardians, output)
             end = await until_ended(process, run, role.command.grace_seconds)

@@ -39,6 +39,12 @@ class RoleTable(Section):
     patterns: dict[str, str] = Field(
         default={}, description="Regular expressions for the output, each with the failure kind that a match means."
     )
+    quota_pattern: str | None = Field(
+        default=None,
+        description="A regular expression for the output that says [when a used-up quota is renewed]"
+        "(commands.md#settings).",
+    )
+    quota_resource: str | None = Field(default=None, description="The resource whose quota that is.")
     sandbox: dict[str, Any] | None = Field(
         default=None, description="What its sessions may see, write, reach and use; see [sandboxes](sandbox.md)."
     )

@@ -19,6 +19,7 @@ from .providers import GenerateOptions, NoAnswer, OllamaProvider, OpenAiProvider
 from .styles import Style
 
 OLLAMA = "ollama"
+REMOTE = "remote"
 OLLAMA_BASE_URL = "http://127.0.0.1:11434"
 # The embedded model has its name in Ollama's library, so the default model is the same for both.
 DEFAULT_MODEL = embedded_server.MODEL
@@ -105,11 +106,19 @@ def model_problems(params: Mapping[str, Any], config: LlmConfig) -> list[Problem
 
 
 def resource_for(params: Mapping[str, Any], config: LlmConfig) -> dict[str, int]:
-    """Returns the resources of a job that uses models: the one local model (CON-002), or `remote`, or both."""
+    """Returns the resources of a job that uses models: the one local model (CON-002), or `remote` and the provider, or
+    all of them.
+    """
     used = ["model", "research_model"] if params.get("auto_research") is True else ["model"]
     wanted = [params.get(field_) for field_ in used]
     names = [model_name(one if isinstance(one, str) else None, config) for one in wanted]
-    return {OLLAMA if name.provider == OLLAMA else "remote": 1 for name in names}
+    found = {OLLAMA if name.provider == OLLAMA else REMOTE: 1 for name in names}
+    return {**found, **{provider_resource(name.provider): 1 for name in names if name.provider != OLLAMA}}
+
+
+def provider_resource(provider: str) -> str:
+    """Returns the resource that is held while the quota of a provider is used up."""
+    return f"{REMOTE}:{provider}"
 
 
 class LanguageModels:
@@ -182,7 +191,7 @@ class LanguageModels:
                     f"the provider {provider} needs a token in the environment variable {found.token_env}",
                     FailureKind.PERMISSION,
                 )
-        return OpenAiProvider(found.base_url, self.config.timeouts, called=provider, token=token)
+        return OpenAiProvider(found.base_url, self.config.timeouts, provider, token, provider_resource(provider))
 
 
 async def _bounded(chunks: AsyncGenerator[str, None], limit: int) -> AsyncGenerator[str, None]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import httpx2
 
 from nextslot.domain import FailureKind
-from nextslot.executors.run_context import Fail
+from nextslot.executors.run_context import Fail, QuotaExceeded
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
 MOST_OF_AN_ERROR = 300
@@ -92,11 +92,18 @@ class OllamaProvider:
 class OpenAiProvider:
     """Speaks OpenAI's protocol: `POST /v1/chat/completions` with server-sent events."""
 
-    def __init__(self, base_url: str, timeouts: RequestTimeouts, called: str, token: str | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        timeouts: RequestTimeouts,
+        called: str,
+        token: str | None = None,
+        resource: str | None = None,
+    ) -> None:
         base_url = base_url.rstrip("/")
         # Gemini's address ends with /v1beta/openai, and has no /v1 behind it.
         self._path = "/chat/completions" if base_url.endswith(("/v1", "/openai")) else "/v1/chat/completions"
-        self._server = _ProviderServer(base_url, timeouts, called, token)
+        self._server = _ProviderServer(base_url, timeouts, called, token, resource)
 
     async def generate(
         self, model: str, prompt: str, system: str, options: GenerateOptions
@@ -147,7 +154,15 @@ def _choice(answer: Mapping[str, Any]) -> tuple[str, bool]:
 class _ProviderServer:
     """One HTTP server: what is the same for both protocols."""
 
-    def __init__(self, base_url: str, timeouts: RequestTimeouts, called: str, token: str | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        timeouts: RequestTimeouts,
+        called: str,
+        token: str | None = None,
+        resource: str | None = None,
+    ) -> None:
+        self._resource = resource
         self._base_url = base_url.rstrip("/")
         self._timeouts = timeouts
         self._name = called
@@ -263,7 +278,10 @@ class _ProviderServer:
             return Fail(f"{self._called} has no model {model!r}{hint}: {why}", FailureKind.INVALID)
         if status in (401, 403):
             return Fail(f"{self._called} refused our token: {status}, {why}", FailureKind.PERMISSION)
-        if status in (408, 425, 429, 502, 503, 504):
+        if status == 429:
+            message = f"{self._called} refused the request: its quota is used up, {why}"
+            return QuotaExceeded.of_response(response.headers, message, resource=self._resource)
+        if status in (408, 425, 502, 503, 504):
             return Fail(f"{self._called} is not ready: {status}, {why}", FailureKind.UNAVAILABLE)
         kind = FailureKind.ERROR if status >= 500 else FailureKind.INVALID
         return Fail(f"{self._called} answered {status}: {why}", kind)

@@ -70,6 +70,14 @@ class Paused(schemas.ResponseModel):
     resources: list[str]
 
 
+class ReleaseBody(Body):
+    resource: str = Field(description="One that `/api/status` lists as held")
+
+
+class Released(schemas.ResponseModel):
+    resource: str
+
+
 @queue.get("/api/queue", response_model=Queue)
 @needs(Scope.READ)
 async def show_queue(query: Annotated[QueueQuery, Query()], request: Request) -> Response:
@@ -110,6 +118,14 @@ async def resume_queue(request: Request, body: ScopeBody | None = None) -> Respo
     caller_of(request).check_office(what.office_id)
     await scheduler.resume(**what.model_dump())
     return answer(json_form.paused(*await scheduler.lists.paused()))
+
+
+@queue.post("/api/queue/release", response_model=Released)
+@needs(Scope.OPERATE)
+async def release_resource(body: ReleaseBody, request: Request) -> Response:
+    """Ends the hold of a resource that does not answer, or whose quota is used up: its jobs start again."""
+    await scheduler_for(request).release(body.resource)
+    return answer({"resource": body.resource})
 
 
 async def _shown(

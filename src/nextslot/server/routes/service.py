@@ -87,7 +87,7 @@ class Status(schemas.ResponseModel):
     paused: Paused
     offices: list[OfficeStatus]
     limits: list[Limit]
-    held: list[Held] = Field(description="Resources that do not answer")
+    held: list[Held] = Field(description="Resources that do not answer, or whose quota is used up")
     last_event: int
 
 

@@ -33,4 +33,4 @@ update jobs set scheduled_for = scheduled_for + :shift where stage = 'QUEUED' an
 update deliveries set next_attempt_at = next_attempt_at + :shift where status = 'PENDING';
 
 -- shift_probes: when resources that do not answer are tried next
-update outages set probe_at = probe_at + :shift where probe_at is not null;
+update outages set probe_at = probe_at + :shift, quota_until = quota_until + :shift where probe_at is not null;

@@ -30,6 +30,9 @@ select scope, name from pauses union all select 'office', office_id from offices
 -- held: resources that are held because they do not answer
 select resource from outages where held_since is not null;
 
+-- used_up: resources whose quota is used up
+select resource from outages where quota_until is not null;
+
 -- events: what was told after an event
 select seq, type, job_id, run_id, office_id, details, timestamp from events where seq > :seq order by seq;
 

@@ -17,6 +17,9 @@ class Outage(NamedTuple):
     probe_at: Instant | None
     pause_seconds: float
     is_probed: bool
+    # When its quota is renewed, if that is why it is held; and how often in a row it has said that it is used up.
+    quota_until: Instant | None
+    quota_answers: int
 
 
 def failed(tx: Tx, resource: str, first_pause: float) -> tuple[int, bool, float]:
@@ -38,10 +41,28 @@ def answered(tx: Tx, resource: str) -> bool:
 
 
 def all_of_them(tx: Tx) -> list[Outage]:
-    return [
-        Outage(row[0], row[1], column_codec.instant(row[2]), column_codec.instant(row[3]), row[4], row[5] == 1)
-        for row in tx.rows("outages.all")
-    ]
+    return [_outage(*row) for row in tx.rows("outages.all")]
+
+
+def get(tx: Tx, resource: str) -> Outage | None:
+    row = tx.row("outages.get", resource=resource)
+    return None if row is None else _outage(*row)
+
+
+def use_up(tx: Tx, resource: str, until: Instant, first_pause: float, now: Instant) -> Instant:
+    """Its quota is used up. Returns when the hold ends: an earlier answer may have named a later instant."""
+    row = tx.row("outages.use_up", resource=resource, until=until, pause_seconds=first_pause, now=now)
+    assert row is not None
+    return Instant(row[0])
+
+
+def renew(tx: Tx, resource: str) -> None:
+    """Its quota may be used again; how often it was used up in a row stays known until something succeeds."""
+    tx.execute("outages.renew", resource=resource)
+
+
+def forget(tx: Tx, resource: str) -> None:
+    tx.execute("outages.forget", resource=resource)
 
 
 def probe(tx: Tx, resource: str) -> bool:
@@ -56,3 +77,18 @@ def forget_probes(tx: Tx) -> None:
 def next_probe(tx: Tx, now: Instant) -> Instant | None:
     row = tx.row("outages.next_probe", now=now)
     return column_codec.instant(row[0]) if row else None
+
+
+def _outage(
+    resource: str,
+    failures: int,
+    held_since: int | None,
+    probe_at: int | None,
+    pause_seconds: float,
+    is_probed: int,
+    quota_until: int | None,
+    quota_answers: int,
+) -> Outage:
+    instant = column_codec.instant
+    times = instant(held_since), instant(probe_at)
+    return Outage(resource, failures, *times, pause_seconds, is_probed == 1, instant(quota_until), quota_answers)

@@ -139,6 +139,10 @@ def held(tx: Tx) -> set[str]:
     return {resource for (resource,) in tx.rows("inspection.held")}
 
 
+def used_up(tx: Tx) -> set[str]:
+    return {resource for (resource,) in tx.rows("inspection.used_up")}
+
+
 def events(tx: Tx, after: int) -> list[Told]:
     return [Told(*row) for row in tx.rows("inspection.events", seq=after)]
 

@@ -362,6 +362,21 @@ class Clients:
         new = NewJob(job_type="render", params=params, office_id=chance.choice(OFFICES), retry_policy=policy)
         return self._got(await self.scheduler.submit_many([new] * 6))
 
+    async def _quota(self, chance: Random) -> str:
+        """Submits jobs of a resource whose provider says that its quota is used up, some with a time."""
+        params = {"do": chance.choice(("quota", "quota_until")), "seconds": 0.0, "times": chance.randint(1, 3)}
+        policy = {"max_attempts": chance.choice((0, 1, 3)), "retry_on": chance.choice((None, ("error",)))}
+        new = NewJob(job_type="render", params=params, office_id=chance.choice(OFFICES), retry_policy=policy)
+        return self._got(await self.scheduler.submit_many([new] * chance.randint(1, 4)))
+
+    async def _release(self, chance: Random) -> str:
+        """Ends a hold, as an operator would."""
+        held = (await self.scheduler.lists.status()).held
+        with contextlib.suppress(NotFound):  # It has ended meanwhile.
+            for one in held:
+                await self.scheduler.release(one.resource)
+        return ", ".join(one.resource for one in held)
+
     # Changing jobs.
 
     async def _queue(self, chance: Random) -> list[Job]:

@@ -71,6 +71,8 @@ _CLIENTS = {
     "schedule": 4,
     "subscribe": 2,
     "outage": 1,
+    "quota": 1,
+    "release": 1,
     "follow": 3,
     "wait_for": 6,
     "office": 2,

@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from nextslot.domain.limits import Limits
@@ -184,6 +184,7 @@ class Watch:
             self._needs,
             self._starvation_us,
             len(running) + sum(one.status == "RUNNING" for one in callers),
+            check_reads.used_up(tx),
         )
 
     def _judge_starts(self, facts: "DispatchFacts", started: list[Waiting]) -> Iterator[Broken]:
@@ -200,11 +201,15 @@ class Watch:
         yield from _out_of_turn(facts, new_callers)
         for caller in new_callers:
             yield from _over_limit(facts, used, facts.needs[caller.lane_id].units, f"direct {caller.run_id}")
+            if used_up := facts.needs[caller.lane_id].resources & facts.used_up:
+                yield Broken("nothing starts before its quota is renewed", f"{caller.run_id} with {sorted(used_up)}")
             used.update(facts.needs[caller.lane_id].units)
         for number, one in enumerate(started):
             needs = facts.needs[one.lane_id]
             yield from _over_limit(facts, used, needs.units, f"job {one.job_id}")
             yield from held_back(facts, one, needs)
+            if used_up := needs.resources & facts.used_up:
+                yield Broken("nothing starts before its quota is renewed", f"job {one.job_id} with {sorted(used_up)}")
             yield from ahead_of_starving(facts, used, one, started)
             yield from out_of_order(facts, used, one, [*facts.ready, *started[number + 1 :]], self._last_served)
             used.update(needs.units)
@@ -231,6 +236,8 @@ class DispatchFacts(NamedTuple):
     needs: Mapping[int, LaneNeeds]
     starvation_us: int
     running: int
+    # The resources whose quota is used up.
+    used_up: Set[str] = frozenset()
 
     @property
     def has_starving(self) -> bool:
@@ -456,12 +463,15 @@ def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
         policy = json.loads(job.retry_policy)
         number, most = _counted(kinds), policy["max_attempts"]
         kind = kinds[-1]
-        may = kind not in NOT_RETRIED and (policy["retry_on"] is None or kind in policy["retry_on"])
+        is_allowed = kind == "quota" or policy["retry_on"] is None or kind in policy["retry_on"]
+        may = kind not in NOT_RETRIED and is_allowed
         is_culprit = kind == "crash" and _lone_crashes(facts, job) >= 2
         should = may and most > 0 and number <= most and job.cancel_mode is None and not is_culprit
         if should != (job.decision == "retry"):
             yield Broken("retries are as many as agreed (DEC-007)", f"{job.job_id}: {kinds}, {job.decision}, {most}")
         delay = retry_details.get(job.job_id, {}).get("delay_seconds")
+        if kind == "quota" and delay is not None and delay >= 1:
+            continue  # It is the time that the provider has named.
         if job.decision == "retry" and delay is not None and delay != _delay(policy, number, kind):
             yield Broken("retries come after the delay agreed", f"{job.job_id}: {delay}")
 
@@ -487,11 +497,11 @@ def _lone_crashes(facts: dict[str, JobFacts], job: JobFacts) -> int:
 
 
 def _counted(kinds: list[str]) -> int:
-    """Counts the failures that use up retries: all but interruptions, unless there are more than four in a row."""
+    """Counts the failures that use up retries: not used-up quotas, and not the first four interruptions in a row."""
     counted = streak = 0
     for kind in kinds:
         streak = streak + 1 if kind == "interrupted" else 0
-        counted += streak == 0 or streak > 4
+        counted += kind != "quota" and (streak == 0 or streak > 4)
     return counted
 
 

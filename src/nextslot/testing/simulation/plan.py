@@ -40,6 +40,8 @@ _CLIENTS = {
     "follow": 3,
     "wait_for": 4,
     "outage": 2,
+    "quota": 2,
+    "release": 1,
     "archive": 1,
     "delete_schedule": 1,
     "rotate": 1,

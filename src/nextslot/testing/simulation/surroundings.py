@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
-from nextslot.executors.run_context import Fail, RunContext, Skip
+from nextslot.executors.run_context import Fail, QuotaExceeded, RunContext, Skip
 from nextslot.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -21,6 +21,8 @@ OFFICES = ("default", "a", "ab", "b")
 TYPES = ("work", "work", "render", "thread", "heavy")
 # A run of such a job ends when it has reported nothing for so long.
 STALL_SECONDS = 6.0
+# After which time a provider renews its quota, as it says.
+QUOTA_SECONDS = 45.0
 # How soon after its answer a message may be sent again, and how far two clocks may differ without a step (clock.py).
 SHORTEST_DELAY, TOLERANCE = 5.0, 1.01
 ENDPOINTS = ("http://127.0.0.1:9001/hook", "http://127.0.0.1:9002/hook", "http://127.0.0.1:9003/hook")
@@ -94,6 +96,8 @@ def register(scheduler: Scheduler, witness: Witness) -> None:
         if do == "skip":
             raise Skip("nothing to do")
         if do not in ("ok", "stubborn", "report", "silent") and run.attempt <= times:
+            if do == "quota_until":
+                raise QuotaExceeded(retry_after=QUOTA_SECONDS)
             raise Fail(f"simulated failure: {do}", "error" if do == "fail" else do)
         return {"attempt": run.attempt}
 
