@@ -4,17 +4,20 @@ Providers write times in many forms: seconds, durations, dates, epochs, times of
 and the scheduler then tries again after growing pauses.
 """
 
+import importlib
 import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from email.utils import parsedate_to_datetime
-from re import _constants as codes  # type: ignore[attr-defined]  # What `_parser` makes of a pattern.
-from re import _parser as parser  # type: ignore[attr-defined]  # The only parser of patterns that there is.
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from nextslot.system.instant import Instant
+
+# The only parser of patterns that there is, and its words.
+parser: Any = importlib.import_module("re._parser")
+codes: Any = importlib.import_module("re._constants")
 
 # The last lines of an output that a pattern is tried on, and how much of each: so the time of a search is bounded.
 MOST_LINES = 20

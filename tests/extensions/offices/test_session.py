@@ -14,8 +14,9 @@ from nextslot import Scheduler
 from nextslot.domain import FailureKind
 from nextslot.domain.offices import OFFICE_RETRIES
 from nextslot.errors import Invalid, UnknownJobType
+from nextslot.executors.command_output import LONGEST_TAIL
 from nextslot.extensions.offices.office_words import OfficeJob
-from nextslot.extensions.offices.role_sessions import LONGEST_TAIL, RoleCommand
+from nextslot.extensions.offices.role_sessions import RoleCommand
 from tests.extensions.offices.support import office_jobs
 from tests.support import eventually, processes_of
 
