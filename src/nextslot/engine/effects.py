@@ -159,6 +159,10 @@ class Stop(NamedTuple):
     kind: FailureKind
 
 
+class LookAgain(NamedTuple):
+    """Jobs of an office may start here about which another node decided at the same time."""
+
+
 class RunEnded(NamedTuple):
     """The outcome of a run is stored. `seconds` is the duration of a completed run."""
 

@@ -227,6 +227,7 @@ class Runtime:
                 effects.KeysEnded: self.keys.note_ended,
                 effects.WakeBy: self.timer.wake_by,
                 effects.Launch: runner.launch,
+                effects.LookAgain: self.cluster.look_for_work,
                 effects.Stop: self.executor.stop,
                 effects.RunEnded: runner.ended,
                 effects.ChainEnded: self.waiters.chain_ended,

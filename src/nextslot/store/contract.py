@@ -67,6 +67,23 @@ class Tx(Protocol):
     def announce(self, topic: str, /) -> None:
         """Notifies the other nodes after the commit that this topic has changed (`TOPICS`)."""
 
+    @property
+    def is_alone(self) -> bool:
+        """Returns whether no other transaction writes before this one has ended. Where several nodes share a database,
+        transactions that decide about different offices may write side by side.
+        """
+
+    def enter(self, office_id: str | None, /) -> None:
+        """Makes sure that no other transaction decides about this office, or with None about any; the store repeats
+        the transaction alone if that is not so.
+        """
+
+    def has_entered(self, office_id: str, /) -> bool:
+        """Returns whether no other transaction decides about this office."""
+
+    def try_enter(self, office_id: str, /) -> bool:
+        """Enters another office if that needs no wait. Returns False if another transaction decides about it now."""
+
     def local(self, kind: Callable[["Tx"], Local], /) -> Local:
         """Returns the transaction's own instance of `kind`, created on first use and dropped with the transaction."""
 
@@ -83,10 +100,14 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedWork(Generic[T]):
-    """A work whose reads are known in advance: where each read costs a round trip, the store sends them together."""
+    """A work whose reads are known in advance: where each read costs a round trip, the store sends them together.
+
+    With `office_id` it decides about this office alone, as far as is known in advance.
+    """
 
     work: Work[T]
     reads: Sequence[Read]
+    office_id: str | None = None
 
     def __call__(self, tx: Tx) -> T:
         return self.work(tx)

@@ -56,6 +56,8 @@ class WorkFailed(Exception):
 class TxMemory:
     """The memory of a transaction: the effects of its commit, and its own instances."""
 
+    is_alone = True
+
     def __init__(self) -> None:
         self._locals: dict[Callable[[Tx], Any], Any] = {}
         self.effects: list[Effect] = []
@@ -70,6 +72,14 @@ class TxMemory:
     def announce(self, topic: str, /) -> None:
         self.touches += 1
         self.topics.add(topic)
+
+    def enter(self, office_id: str | None, /) -> None: ...
+
+    def has_entered(self, office_id: str, /) -> bool:
+        return True
+
+    def try_enter(self, office_id: str, /) -> bool:
+        return True
 
     def local(self: Any, kind: Callable[[Tx], Local], /) -> Local:
         self.touches += 1
@@ -111,6 +121,9 @@ class Transactions(Protocol):
 
     def settle(self) -> list[Effect]:
         """Finds out whether a commit whose response was lost was stored; returns its effects if so."""
+
+    def wait_for_turn(self, works: list[Work[Any]], /) -> Callable[[Work[Any]], bool]:
+        """Waits until other nodes let this one write. Returns which works that arrived meanwhile may join these."""
 
     def transaction(self, works: list[Work[Any]], /) -> tuple[list[WorkResult], list[Effect]]:
         """Runs all works in one transaction. Returns the result of each, and the effects of the commit."""
@@ -222,6 +235,7 @@ class GroupCommit:
 
     def _commit(self, group: list[_Waiting]) -> tuple[list[WorkResult], list[Effect]]:
         """Tries all works in one transaction. A work that fails there runs alone, after the others."""
+        self._add_late(group)
         batch = _Batch([waiting.work for waiting in group])
         together, alone = list(range(len(group))), list[int]()
         while len(together) > 1 and len(alone) < MOST_SET_ASIDE:
@@ -239,6 +253,15 @@ class GroupCommit:
             except Exception as error:
                 batch.answers[index] = WorkResult(error=self._store.translated(_own(error)))
         return batch.answers, batch.effects
+
+    def _add_late(self, group: list[_Waiting]) -> None:
+        """Adds the works that arrived while the store waited for other nodes: fewer commits, and fewer waits."""
+        may_join = self._store.wait_for_turn([waiting.work for waiting in group])
+        rows = sum(waiting.rows for waiting in group)
+        # Nobody else takes from the queue while a group is being committed.
+        while self._queue and rows + self._queue[0].rows <= GROUP_ROWS and may_join(self._queue[0].work):
+            rows += self._queue[0].rows
+            group.append(self._queue.popleft())
 
     def _transact(self, batch: "_Batch", indices: list[int]) -> None:
         """Runs one transaction. Its effects are applied in memory before the next transaction begins."""

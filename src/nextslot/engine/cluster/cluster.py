@@ -245,6 +245,10 @@ class Cluster:
                 log.warning("node %s: the database did not answer: %s", self._registry.node_id, error)
                 return  # All topics are announced again when the lease is renewed.
 
+    def look_for_work(self) -> None:
+        """Looks once more for what may start here."""
+        self.notified(frozenset({"work"}))
+
     async def look(self) -> None:
         """Reads the nodes again after this node has changed one: a node does not hear its own announcements."""
         if self._store is not None:
@@ -281,7 +285,7 @@ class Cluster:
 
     async def _look_for_work(self, store: Store) -> None:
         """Dispatches if something may be open: a transaction that finds nothing would delay others."""
-        if self._local.dispatcher.is_dispatching and await store.read(_is_something_open):
+        if self._local.dispatcher.is_dispatching and not self._workers.is_full and await store.read(_is_something_open):
             # So large that it is committed alone: what other works store has to be announced.
             await store.write(self._dispatch_everywhere, rows=GROUP_ROWS + 1)
 

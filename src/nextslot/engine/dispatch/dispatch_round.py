@@ -72,6 +72,8 @@ class DispatchRound:
         self.turn = self.hints.last_turn
         # Open lanes of offices that this transaction has not touched, with their turns; None until they are read.
         self.others: list[tuple[int, Lane]] | None = None
+        # Lanes of offices about which another node decides at the same time.
+        self.busy: list[Lane] = []
         # The first jobs of each lane in reverse order, so that the first is the last element.
         self._heads: dict[int, list[FirstInLane]] = {}
         self._starting: list[_Starting] = []
@@ -126,9 +128,22 @@ class DispatchRound:
         return False
 
     def tell_others(self) -> None:
-        """Lets the other nodes look for work that this one cannot do, unless they look anyway."""
-        if not self.counters.is_announced:
+        """Lets the other nodes look for work that this one cannot do, unless they look anyway or know of it."""
+        if not self.counters.is_announced and self.counters.has_news():
             self.tx.announce("work")
+
+    def enter(self, lane: Lane) -> bool:
+        """Returns whether this transaction may decide about the office of an open lane. If another node does so now,
+        leaves the lanes of that office out.
+        """
+        if self.tx.has_entered(lane.office_id):
+            return True
+        if self.tx.try_enter(lane.office_id):
+            self.counters.forget_limits()
+            return True
+        self.busy += [one for _, one in self.others or () if one.office_id == lane.office_id]
+        self.others = [(turn, one) for turn, one in self.others or () if one.office_id != lane.office_id]
+        return False
 
     def hold(self, kind: WorkKind, id: str, lane: Lane) -> None:
         """Keeps the units free that the lane needs, for the rest of the round."""

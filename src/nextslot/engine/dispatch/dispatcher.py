@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nextslot.domain import Lane
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
-from nextslot.engine.effects import WorkKind
+from nextslot.engine.effects import LookAgain, WorkKind
 from nextslot.engine.engine_context import EngineContext
 from nextslot.store.contract import Tx
 from nextslot.store.tables import direct
@@ -66,6 +66,9 @@ class Dispatcher:
                 while start_next(round_):
                     pass
             round_.write_starts()
+            is_busy = any(round_.may_start(lane, lane.shared) for lane in round_.busy)
+            if is_busy or self._engine.workers.makes_room(tx):
+                tx.cause(LookAgain())
         counters.save()
 
     def look(self, tx: Tx) -> DispatchRound:

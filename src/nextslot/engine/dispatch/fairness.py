@@ -25,9 +25,10 @@ def start_next(round_: DispatchRound) -> bool:
         if first is not None:
             best = _turn(office)
             break
-    for turn, lane in _open_elsewhere(round_):
-        if best is None or (turn, lane.office_id) < best:
-            best, first = (turn, lane.office_id), None
+    while elsewhere := _first_elsewhere(round_, best):
+        if round_.enter(elsewhere[1]):
+            best, first = (elsewhere[0], elsewhere[1].office_id), None
+            break
     if best is None:
         return False
     office = round_.counters.office(best[1])
@@ -93,6 +94,16 @@ def _first_of(round_: DispatchRound, office: OfficeCounters, among: Sequence[Lan
         if later is not first:
             office.lanes[later[0].lane_id].first = later[1].place.bound
     return first
+
+
+def _first_elsewhere(round_: DispatchRound, best: tuple[int, str] | None) -> tuple[int, Lane] | None:
+    """Returns the lane of the office that was served before `best`, longest ago; None if there is no such office."""
+    found = min(_open_elsewhere(round_), key=_turn_elsewhere, default=None)
+    return found if found is not None and (best is None or _turn_elsewhere(found) < best) else None
+
+
+def _turn_elsewhere(found: tuple[int, Lane]) -> tuple[int, str]:
+    return found[0], found[1].office_id
 
 
 def _open_elsewhere(round_: DispatchRound) -> list[tuple[int, Lane]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Set
 
 from nextslot.domain import Lane, Limit, Office
 from nextslot.domain.devices import NO_DEVICES, Devices, NodeDevices
-from nextslot.domain.limits import UNLIMITED, ConcurrencyPolicy, is_local, office_key
+from nextslot.domain.limits import UNLIMITED, ConcurrencyPolicy, Limits, is_local, office_key
 from nextslot.engine.effects import LanesLearned, SlotsChanged
 from nextslot.store.contract import Tx
 from nextslot.store.tables import devices, direct, lanes
@@ -169,6 +169,8 @@ class TransactionCounters:
         """Returns the counters of an office, and reads them when they are first needed."""
         known = self._offices.get(office_id)
         if known is None:
+            # Another policy may share what no stored limit shows, so its transactions are alone.
+            self._tx.enter(office_id if type(self._lanes.policy) is Limits else None)
             is_paused, callers, turn, aging, counts = lanes.of_office(self._tx, office_id, LANES_AT_ONCE)
             waiting = direct.waiting_lanes(self._tx, office_id) if callers else Counter[int]()
             known = self._offices[office_id] = OfficeCounters(office_id, is_paused, waiting, turn, aging, counts)
@@ -318,12 +320,23 @@ class TransactionCounters:
                 self._limits[key] = limit
                 self._measure(key)
 
+    def forget_limits(self) -> None:
+        """Lets the limits be read again, because the transaction has entered another office."""
+        self._limits, self._room = {}, {}
+
+    def has_news(self) -> bool:
+        """Returns whether other nodes may find something to start that they could not start before."""
+        return self._tx.is_alone or any(
+            units < 0 and (key not in self._limits or self._limits[key].capacity) for key, units in self._units.items()
+        )
+
     def save(self) -> None:
         """Writes the counters that have changed."""
         for office in self._offices.values():
             self._save_office(office)
         self._write_tallies()
-        for key, units in self._units.items():
+        # In one order: transactions about other offices may count the same limits that are not set.
+        for key, units in sorted(self._units.items()):
             if units:
                 lanes.use(self._tx, key, units)
 
@@ -440,6 +453,20 @@ class Workers:
             for resource, units in lane.resources.items()
             if resource in self.counted
         )
+
+    @property
+    def is_full(self) -> bool:
+        """Returns whether this node runs as many jobs as it may."""
+        return bool(self.most) and len(self._taken) >= self.most
+
+    def makes_room(self, tx: Tx) -> bool:
+        """Returns whether this node is full before this transaction and not after it, and so has to look for what it
+        was told of while it was full.
+        """
+        if not self.is_full or not self._types_elsewhere:
+            return False
+        change = tx.local(self._new_change)
+        return len((self._taken - change.freed) | change.taken) < self.most
 
     def has_room(self, tx: Tx, lane: Lane) -> bool:
         """Returns whether this node can run one more such job."""

@@ -67,13 +67,17 @@ def starving(round_: DispatchRound, after_seconds: float) -> list[tuple[Lane, Fi
 
 def note_passed_over(round_: DispatchRound, office: OfficeCounters, started: FirstInLane) -> None:
     """Stores since when the jobs are passed over that a limit holds back while `started` starts: earlier jobs of the
-    same office, and the first jobs of offices whose turn is earlier.
+    same office, and the first jobs of offices whose turn is earlier. An office about which this transaction may not
+    decide shares no limit with the one of `started`, which therefore takes nothing from it.
     """
     held_back = _earlier(round_, office, started)
     held_back += [
         lane
         for turn, lane in round_.others or ()
-        if turn < office.turn and round_.is_allowed(lane) and not round_.fits_elsewhere(lane)
+        if turn < office.turn
+        and round_.tx.has_entered(lane.office_id)
+        and round_.is_allowed(lane)
+        and not round_.fits_elsewhere(lane)
     ]
     _pass_over(round_, held_back, office.office_id, started)
 

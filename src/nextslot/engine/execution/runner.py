@@ -183,7 +183,8 @@ class Runner:
         while True:
             work = lambda tx, outcome=outcome: self._finish(tx, claim, outcome, seconds, ended_at, since)  # noqa: E731
             try:
-                stored = await self._store.write(PrefetchedWork(work, claim.reads_at_end))
+                office_id = claim.office_id if claim.kind is WorkKind.JOB else None
+                stored = await self._store.write(PrefetchedWork(work, claim.reads_at_end, office_id))
             except Fenced:
                 log.warning(
                     "run %s: this node was lost, and another node has recovered the run",

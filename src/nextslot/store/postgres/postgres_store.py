@@ -52,10 +52,12 @@ from nextslot.system.sidecar import NodeVitals
 from nextslot.telemetry.meters import Meters
 
 from .lease_and_leader import Lease
+from .office_locks import CONFINED, NotConfined, OfficeGroups, SharingChanges
 from .pipeline import Reply, wire_of
 from .sessions import (
     Address,
     Connection,
+    Keys,
     Session,
     connect,
     is_lost,
@@ -84,6 +86,8 @@ MAX_DEFERRED = 2000
 # How many reads are sent in advance because the last transactions made them.
 MAX_PREFETCHED = 16
 
+_LOCK = "select pg_advisory_xact_lock(:lock)"
+_TRY_LOCK = "select pg_try_advisory_xact_lock(:lock)"
 _READ = "begin isolation level repeatable read read only"
 # Statements that end a run change nothing about waiting jobs or other runs, so prefetched results of `_UNTOUCHED` stay
 # valid after them. Each prefetched result is used once; a second read of the same rows is sent again.
@@ -101,11 +105,17 @@ class PostgresTx(TxMemory):
     It waits for the server as rarely as possible. Deferred statements go with the next read, those of the same kind as
     one statement. Prefetched reads are sent with the first statement; a result is kept until a work reads it, or until
     a statement changes a table that it depends on.
+
+    After `confine` it may use only the statements of `CONFINED`, and decide only about offices that it has entered.
     """
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
+        self.connection = connection
         self._wire = wire_of(connection)
+        # The locks that it holds, by group of offices; None if it writes alone.
+        self._beside: _Beside | None = None
+        self.sharing = SharingChanges()
         self._statements = dialects.postgres_statements()
         self._opened: Reply | None = None
         self._changes = 0
@@ -117,23 +127,52 @@ class PostgresTx(TxMemory):
         # The reads that could have been prefetched: no statement before them had changed their tables.
         self.reads_made: list[Read] = []
 
-    def begin(self, opening: str, prefetched: Iterable[Read]) -> Reply:
+    def begin(self, opening: str, prefetched: Iterable[Read], locks: Mapping[str, int] | None = None) -> Reply:
         """Sends the opening statements and the prefetched reads without waiting. Returns the reply to the last opening
         one.
         """
-        self._opened = reply = self._wire.send_all(opening)
-        for statement, values in prefetched:
+        self._opened = reply = self._wire.send_all(opening, **(locks or {}))
+        self.prefetch(prefetched)
+        return reply
+
+    def prefetch(self, reads: Iterable[Read]) -> None:
+        """Sends reads without waiting."""
+        for statement, values in reads:
             key = statement, tuple(values.values())
             if key not in self._prefetched:
                 self._prefetched[key] = self._wire.send(dialects.placed(self._statements[statement]), values)
         self._wire.push()
-        return reply
+
+    def confine(self, keys: Keys, groups: OfficeGroups, held: set[str]) -> None:
+        """Lets other transactions write beside this one, which holds the locks of these groups."""
+        self._beside = _Beside(keys, groups, held)
+        self.is_alone = False
+
+    def enter(self, office_id: str | None, /) -> None:
+        if self._beside is not None and (office_id is None or not self.has_entered(office_id)):
+            raise NotConfined(f"office {office_id}")
+
+    def has_entered(self, office_id: str, /) -> bool:
+        return self._beside is None or self._beside.groups.of(office_id) in self._beside.held
+
+    def try_enter(self, office_id: str, /) -> bool:
+        if self._beside is None or self.has_entered(office_id):
+            return True
+        group = self._beside.groups.of(office_id)
+        lock = {"lock": self._beside.keys.of_group(group)}
+        [(is_held,)] = self._received(self._wire.send(dialects.placed(_TRY_LOCK), lock)).rows()
+        if is_held:
+            self._beside.held.add(group)
+            # What was read of this office before it was locked may have changed.
+            self._prefetched.clear()
+        return bool(is_held)
 
     def row(self, statement: str, /, **values: object) -> Row | None:
         rows = self.rows(statement, **values)
         return rows[0] if rows else None
 
     def rows(self, statement: str, /, **values: object) -> list[Row]:
+        self._refuse_unconfined(statement)
         if self._prefetched:
             known = self._prefetched.pop((statement, tuple(values.values())), None)
             if known is not None:
@@ -146,11 +185,16 @@ class PostgresTx(TxMemory):
                 self.reads_made.append(Read(statement, values))
             return self._execute(statement, values).rows()
         rows = self._execute(statement, values).rows()
+        if rows:
+            self.sharing.note(statement, values)
         self._changes += len(rows)
         return rows
 
     def execute(self, statement: str, /, **values: object) -> int:
+        self._refuse_unconfined(statement)
         changed = self._execute(statement, values).changed
+        if changed:
+            self.sharing.note(statement, values)
         self._changes += changed
         return changed
 
@@ -160,7 +204,12 @@ class PostgresTx(TxMemory):
     def execute_batch(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
         self._defer(statement, (dict(zip(names, row, strict=True)) for row in rows))
 
+    def _refuse_unconfined(self, statement: str) -> None:
+        if self._beside is not None and statement not in CONFINED:
+            raise NotConfined(statement)
+
     def _defer(self, statement: str, values: Iterable[Mapping[str, object]]) -> None:
+        self._refuse_unconfined(statement)
         self._changes += 1
         self._note_change(statement)
         deferred = self._group(statement)
@@ -171,6 +220,8 @@ class PostgresTx(TxMemory):
                 deferred = self._group(statement)
 
     def select(self, sql: str, values: Mapping[str, object], /) -> list[Row]:
+        if self._beside is not None:
+            raise NotConfined("a query")
         self._send_deferred()
         return self._received(self._wire.send(dialects.placed(sql), values)).rows()
 
@@ -241,6 +292,9 @@ class PostgresTx(TxMemory):
 
     def _send_many(self, statement: str, values: Sequence[Mapping[str, object]]) -> None:
         """Sends the rows in as few statements as possible."""
+        if self._beside is not None and statement == "events.append":
+            # Numbers follow the order of commits and have no gaps: from here to the commit, one transaction at a time.
+            self._wire.send(dialects.placed(_LOCK), {"lock": self._beside.keys.numbering})
         for first in range(0, len(values), ROWS_AT_ONCE):
             chunk, sql = values[first : first + ROWS_AT_ONCE], self._statements[statement]
             together = _together(sql, chunk) if len(chunk) > 1 else None
@@ -249,6 +303,15 @@ class PostgresTx(TxMemory):
             else:
                 for one in chunk:
                     self._wire.send(dialects.placed(sql), one)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What a transaction knows that others write beside."""
+
+    keys: Keys
+    groups: OfficeGroups
+    held: set[str]
 
 
 def _together(sql: str, rows: Sequence[Mapping[str, object]]) -> tuple[str, dict[str, object]] | None:
@@ -296,6 +359,21 @@ class _Unsettled:
 _NOTHING = _Unsettled(0, [], [])
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A transaction that has begun with the first so many works of a group."""
+
+    tx: PostgresTx
+    place: Reply
+    works: int
+    # The groups of offices whose locks it takes; None if it writes alone.
+    held: set[str] | None
+
+
+def _declared(work: Work[Any]) -> Sequence[Read]:
+    return work.reads if isinstance(work, PrefetchedWork) else ()
+
+
 class PostgresStore:
     """One node's connection to a database that other nodes may share. Without a node, no other process may use it.
 
@@ -336,6 +414,13 @@ class PostgresStore:
         self._unsettled: _Unsettled | None = None
         self._last_reads: list[Read] = []
         self._prefetched_reads: list[Read] = []
+        # The groups of offices, and the version of the settings when they were read.
+        self._groups: OfficeGroups | None = None
+        self._groups_settings: int | None = None
+        # How many of the next transactions write alone.
+        self._alone = 0
+        # A transaction that has its locks, and that the next group of works uses.
+        self._begun: _Begun | None = None
         self._resolving: asyncio.Task[None] | None = None
         self._is_away = False
         self._is_replaced = False
@@ -453,13 +538,33 @@ class PostgresStore:
     def settle(self) -> list[Effect]:
         return self._ensure_connected().effects
 
+    def wait_for_turn(self, works: list[Work[Any]]) -> Callable[[Work[Any]], bool]:
+        if not self._may_be_contended:
+            return lambda work: False
+        try:
+            begun = self._begin(works)
+            begun.tx.await_opening()
+        except psycopg.Error:  # `transaction` meets it again, and repeats what can be repeated.
+            self._roll_back()
+            return lambda work: False
+        self._begun = begun
+        return lambda work: begun.held is None or (self._groups_of([work]) or {""}) <= begun.held
+
+    @property
+    def _may_be_contended(self) -> bool:
+        is_connected = not self._session.connection.closed and self._unsettled is None
+        return is_connected and self._has_other_nodes and self._membership is not None
+
     def transaction(self, works: list[Work[Any]]) -> tuple[list[WorkResult], list[Effect]]:
         for tries in range(1, TRIES + 1):
             self._ensure_connected()
             try:
                 return self._transaction(works)
-            except (psycopg.Error, WorkFailed) as failure:
+            except (psycopg.Error, WorkFailed, NotConfined) as failure:
                 error = failure.__cause__ if isinstance(failure, WorkFailed) else failure
+                if isinstance(error, NotConfined):
+                    self._alone = self._alone or error.alone
+                    continue
                 if not isinstance(error, psycopg.Error):
                     raise
                 if self._unsettled is not None:
@@ -472,15 +577,17 @@ class PostgresStore:
         raise GroupFailed(Unavailable("the connection to the database broke repeatedly; try again later"))
 
     def _transaction(self, works: list[Work[Any]]) -> tuple[list[WorkResult], list[Effect]]:
-        connection = self._session.connection
         try:
-            tx = PostgresTx(connection)
-            place = tx.begin(self._session.opening, self._prefetched(works))
-            self._check_node(place, tx)
+            begun = self._taken_over() or self._begin(works)
+            tx = begun.tx
+            tx.prefetch(read for work in works[begun.works :] for read in _declared(work))
+            self._check_node(begun.place, tx)
+            self._check_groups(begun)
             self._opening(tx)
             answers = attempt_all(tx, works)
             tx.send_deferred()
             self._closing(tx)
+            tx.sharing.store(tx, self._groups)
             tx.await_opening()
         except BaseException:
             self._roll_back()
@@ -488,6 +595,44 @@ class PostgresStore:
         self._commit(tx, _Unsettled(self._mark + 1, answers, tx.effects))
         self._learn(tx.reads_made)
         return answers, tx.effects
+
+    def _taken_over(self) -> "_Begun | None":
+        """Returns the transaction that `wait_for_turn` has begun, unless its connection is gone."""
+        begun, self._begun = self._begun, None
+        return begun if begun is not None and begun.tx.connection is self._session.connection else None
+
+    def _begin(self, works: list[Work[Any]]) -> "_Begun":
+        """Begins a transaction: one that writes alone, or beside others if all works are about offices that are known
+        in advance.
+        """
+        tx = PostgresTx(self._session.connection)
+        held = self._groups_of(works) if self._has_other_nodes and not self._alone else None
+        self._alone -= self._alone > 0
+        if held is None:
+            place = tx.begin(self._session.opening, self._prefetched(works))
+        else:
+            opening, locks = self._session.opening_beside(held)
+            place = tx.begin(opening, self._prefetched(works), locks)
+        return _Begun(tx, place, len(works), held)
+
+    def _groups_of(self, works: list[Work[Any]]) -> set[str] | None:
+        """Returns the groups of offices that works are about; None if that is not known."""
+        if self._groups is None or self._membership is None:
+            return None
+        offices = [work.office_id if isinstance(work, PrefetchedWork) else None for work in works]
+        return None if None in offices else {self._groups.of(office_id) for office_id in offices if office_id}
+
+    def _check_groups(self, begun: "_Begun") -> None:
+        """Checks, after `_check_node`, that a transaction beside others holds the locks of the groups as they are."""
+        if self._membership is None:
+            return
+        before = self._groups
+        if before is None or self._groups_settings != self._settings:
+            self._groups, self._groups_settings = OfficeGroups.read(begun.tx), self._settings
+        if begun.held is not None:
+            if before is None or self._groups is not before:
+                raise NotConfined("the groups of offices have changed", alone=1)
+            begun.tx.confine(self._session.keys, before, begun.held)
 
     def _check_node(self, place: Reply, tx: PostgresTx) -> None:
         """Checks first in each transaction whether other nodes declared this one lost, and whether settings have
@@ -510,9 +655,7 @@ class PostgresStore:
 
     def _prefetched(self, works: list[Work[Any]]) -> list[Read]:
         """Returns the reads that these works declare, and those that both of the last two transactions made."""
-        return [
-            read for work in works if isinstance(work, PrefetchedWork) for read in work.reads
-        ] + self._prefetched_reads
+        return [read for work in works for read in _declared(work)] + self._prefetched_reads
 
     def _learn(self, reads_made: list[Read]) -> None:
         last, self._last_reads = self._last_reads, reads_made

@@ -10,8 +10,9 @@ import secrets
 import socket
 import time
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import psycopg
@@ -192,7 +193,7 @@ class Keys:
     channel: str
     # Every node holds this lock shared; an offline command holds it exclusively.
     everybody: int
-    # The writer holds this lock until the end of its transaction.
+    # Who writes alone holds this lock until the end of its transaction, and the others hold it shared.
     writing: int
     # The leader holds this lock.
     leading: int
@@ -200,17 +201,32 @@ class Keys:
     node: int
     # The schema in which an import is prepared.
     staging: str
+    schema: int = 0
+
+    @property
+    def numbering(self) -> int:
+        """Returns the lock that a transaction beside others holds from when it numbers its events until its end."""
+        return self.writing + 2
 
     @classmethod
     def of(cls, schema: int, node: str) -> "Keys":
         key = (0x6E73 << 40) | (schema << 8)
-        named = int.from_bytes(hashlib.sha256(f"{schema} {node}".encode()).digest()[:6])
         staging = f"nextslot_import_{schema}"
-        return cls(f"nextslot_{schema}", key | 1, key | 2, key | 3, (0x6E74 << 48) | named, staging)
+        own = (0x6E74 << 48) | _hashed(schema, node)
+        return cls(f"nextslot_{schema}", key | 1, key | 2, key | 3, own, staging, schema)
+
+    def of_group(self, name: str) -> int:
+        """Returns the lock of a group of offices. Two groups with one number would only wait for each other."""
+        return (0x6E75 << 48) | _hashed(self.schema, name)
 
     @property
     def lead_sql(self) -> str:
         return f"select pg_try_advisory_lock({self.leading})"
+
+
+@lru_cache(maxsize=4096)
+def _hashed(schema: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{schema} {name}".encode()).digest()[:6])
 
 
 class Session:
@@ -248,10 +264,18 @@ class Session:
 
     @property
     def opening(self) -> str:
-        """Returns the SQL that begins a writing transaction. A lock admits one writer in the whole database, so that
-        counters and event numbers are exact.
-        """
+        """Returns the SQL that begins a transaction that writes alone."""
         return f"begin; select pg_advisory_xact_lock({self.keys.writing}){self.node_check}"
+
+    def opening_beside(self, groups: Iterable[str]) -> tuple[str, dict[str, int]]:
+        """Returns the SQL, with its values, that begins a transaction beside which others may write, about other groups
+        of offices.
+
+        The locks are taken in the order of their numbers, so that no two transactions wait for each other.
+        """
+        locks = {f"lock_{place}": lock for place, lock in enumerate(sorted(map(self.keys.of_group, groups)))}
+        each = "".join(f"; select pg_advisory_xact_lock(:{name})" for name in locks)
+        return f"begin; select pg_advisory_xact_lock_shared({self.keys.writing}){each}{self.node_check}", locks
 
     def closing(self, mark: int | str, topics: Collection[str] = ()) -> str:
         notifications = "".join(

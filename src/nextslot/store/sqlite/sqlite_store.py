@@ -208,6 +208,10 @@ class SqliteStore:
         """Returns nothing: a commit to a local file always reports whether it was stored."""
         return []
 
+    def wait_for_turn(self, works: list[Work[Any]]) -> Callable[[Work[Any]], bool]:
+        """Does not wait: there are no other nodes."""
+        return lambda work: False
+
     def transaction(self, works: list[Work[Any]]) -> tuple[list[WorkResult], list[Effect]]:
         connection = self._writer
         began = time.perf_counter()
