@@ -1,14 +1,18 @@
 """Measures how many jobs a second several nodes on one PostgreSQL start together.
 
-    uv run python bench/nodes.py [--url postgresql://…] [--nodes 1,2,4] [--jobs 4000] [--slots 12]
+    uv run python bench/nodes.py [--url postgresql://…] [--nodes 1,2,4] [--offices 1,4] [--jobs 4000] [--slots 12]
+        [--rounds 1] [--store results.json]
 
-Each node is a process with its share of the slots; the queue is filled while it is paused, and drained. Without --url
-the script starts a server of its own, as in bench/postgres.py. Nodes, server and this program share the machine's
+Each node is a process with its share of the slots; the queue is filled while it is paused, and drained. The jobs are
+spread over offices that share no limit. Numbers of nodes and offices take turns in each round. Without --url the script
+starts a server of its own, as in bench/postgres.py. Nodes, server and this program share the machine's
 processors: on two of them more nodes cannot be faster, and the figures show what sharing a database costs.
 """
 
 import argparse
 import asyncio
+import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -40,18 +44,19 @@ async def work(url: str, name: str, directory: str, slots: int) -> None:
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 
 
-async def fill(url: str, directory: str, jobs: int, slots: int) -> None:
+async def fill(url: str, directory: str, offices: int, jobs: int, slots: int) -> None:
     async with scheduler_of(url, "filler", directory, slots) as scheduler:
         await scheduler.pause()
-        await scheduler.offices.change("default", max_concurrent_jobs=0)
-        await scheduler.submit_many([NewJob(job_type="noop")] * jobs)
+        for number in range(offices):
+            await scheduler.offices.create(f"o{number}", max_concurrent_jobs=0)
+        await scheduler.submit_many([NewJob(job_type="noop", office_id=f"o{one % offices}") for one in range(jobs)])
 
 
-def drained(url: str, nodes: int, jobs: int, slots: int) -> tuple[float, list[int]]:
+def drained(url: str, nodes: int, offices: int, jobs: int, slots: int) -> tuple[float, list[int]]:
     """Returns jobs a second, and how many each node has run."""
     with tempfile.TemporaryDirectory() as directory, psycopg.connect(url, autocommit=True) as connection:
         connection.execute("drop schema public cascade; create schema public")
-        asyncio.run(fill(url, directory, jobs, slots))
+        asyncio.run(fill(url, directory, offices, jobs, slots))
         processes = [
             subprocess.Popen(
                 [sys.executable, __file__, "--work", url, f"n{number}", directory, str(slots // nodes)],
@@ -81,6 +86,10 @@ async def resumed(url: str, directory: str) -> None:
         await asyncio.sleep(0.5)
 
 
+def _numbers(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--work"]:
         url, name, directory, slots = sys.argv[2:]
@@ -89,15 +98,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--url")
     parser.add_argument("--nodes", default="1,2,4")
+    parser.add_argument("--offices", default="1,4")
     parser.add_argument("--jobs", type=int, default=4000)
     parser.add_argument("--slots", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--store", type=Path)
     chosen = parser.parse_args()
     server = None if chosen.url else Server(shared_buffers="128MB")
+    turns = [(nodes, offices) for offices in _numbers(chosen.offices) for nodes in _numbers(chosen.nodes)]
+    found: list[dict[str, Any]] = []
     try:
-        for nodes in map(int, chosen.nodes.split(",")):
+        for nodes, offices in turns * chosen.rounds:
             url = chosen.url or server.url()  # type: ignore[union-attr]
-            rate, shares = drained(url, nodes, chosen.jobs, chosen.slots)
-            print(f"{nodes} nodes: {rate:,.0f} jobs/s   run by each: {shares}", flush=True)
+            rate, shares = drained(url, nodes, offices, chosen.jobs, chosen.slots)
+            found.append({"nodes": nodes, "offices": offices, "jobs_a_second": round(rate), "run_by_each": shares,
+                          "load": round(os.getloadavg()[0], 1)})  # fmt: skip
+            print(f"{nodes} nodes, {offices} offices: {rate:,.0f} jobs/s   run by each: {shares}", flush=True)
+            if chosen.store is not None:
+                chosen.store.write_text(json.dumps(found, indent=1) + "\n")
     finally:
         if server is not None:
             server.remove()
