@@ -75,6 +75,21 @@ class DependencyCycle(Invalid):
         return {**super().data(), "cycle": self.cycle}
 
 
+class TooManyJobs(Invalid):
+    """A request of an office names more jobs than it may: other offices would wait for the transaction."""
+
+    code = "too_many_jobs"
+
+    def __init__(self, office_id: str, number: int, most: int) -> None:
+        self.most = most
+        may = f"a key of the office {office_id!r} may name {most:,} in one request"
+        remedy = "send several requests, or ask an admin for more (`batch_jobs`)"
+        super().__init__(f"has {number:,} items, and {may}; {remedy}", field="jobs")
+
+    def data(self) -> Mapping[str, object]:
+        return {**super().data(), "most": self.most}
+
+
 class IdempotencyMismatch(Invalid):
     code = "idempotency_mismatch"
 

@@ -9,9 +9,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from nextslot import Limits
+from nextslot import AsyncClient, Limits
+from nextslot.client.keyword_arguments import NewJob
 from nextslot.domain import Quotas
 from nextslot.engine.settings import office_quotas
+from nextslot.errors import TooManyJobs
 from nextslot.executors.run_context import RunContext
 from nextslot.server.problems import HttpProblem
 from nextslot.server.request_body import Bodies
@@ -260,6 +262,7 @@ async def test_a_request_that_names_its_own_resources_spoils_no_other_of_its_tra
 
 async def test_a_request_with_thousands_of_combinations_is_refused_before_they_are_stored(tmp_path: Path) -> None:
     async with neighbours(tmp_path, "a") as (server, keys):
+        await granted(keys["admin"], batch_jobs=2000)
         jobs = [{"job_type": "echo", "role": f"r{n}"} for n in range(1001)]
 
         refused = await keys["a"].post("/api/jobs/batch", json={"jobs": jobs})
@@ -270,6 +273,63 @@ async def test_a_request_with_thousands_of_combinations_is_refused_before_they_a
             "send its jobs in several requests"
         )
         assert (await server.scheduler.lists.jobs()).items == ()
+
+
+MANY = [{"job_type": "echo"}] * 1001
+
+
+async def test_spec_18_11_one_request_of_an_office_is_about_so_many_jobs_at_most(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a", "b") as (server, keys):
+        await server.scheduler.pause()
+
+        async def asked(who: str, number: int) -> list[int]:
+            jobs = [{"job_type": "echo", "office_id": "a"}] * number
+            work = [{"description": "d", "role": "r", "job_type": "echo"}] * number
+            answers = [
+                await keys[who].post("/api/jobs/batch", json={"jobs": jobs}),
+                await keys[who].post("/api/job-groups", json={"jobs": jobs, "mode": "parallel"}),
+                await keys[who].post("/api/offices/a/jobs", json={"jobs": work}),
+            ]
+            return [one.status_code for one in answers]
+
+        default = (await keys["a"].get("/api/quotas/a")).json()["batch_jobs"]
+        refused = await keys["a"].post("/api/jobs/batch", json={"jobs": MANY})
+        order = await keys["a"].put("/api/queue/order", json={"job_ids": ["x"] * 1001})
+        too_many = await asked("a", 1001)
+        await granted(keys["admin"], batch_jobs=2)
+
+        assert default == 1000
+        assert (refused.status_code, refused.json()["code"], refused.json()["most"]) == (422, "too_many_jobs", 1000)
+        assert refused.json()["detail"] == (
+            "jobs has 1,001 items, and a key of the office 'a' may name 1,000 in one request; "
+            "send several requests, or ask an admin for more (`batch_jobs`)"
+        )
+        assert order.json()["code"] == "too_many_jobs"
+        assert too_many == [422] * 3
+        assert await asked("a", 3) == [422] * 3
+        assert await asked("a", 2) == [201] * 3
+        assert await asked("admin", 3) == [201] * 3
+        await granted(keys["admin"], batch_jobs=0)
+        assert await asked("a", 3) == [201] * 3
+
+
+async def test_a_client_with_the_key_of_an_office_sends_many_jobs_in_parts_and_makes_none_twice(
+    tmp_path: Path,
+) -> None:
+    async with neighbours(tmp_path, "a") as (server, keys):
+        await granted(keys["admin"], batch_jobs=2)
+        url, key = str(server.client.base_url), str(keys["a"].headers["X-API-Key"])
+        async with AsyncClient(url, key=key) as client:
+            jobs = [NewJob(job_type="echo", params={"text": str(number)}) for number in range(5)]
+            first = await client.submit_many(jobs, idempotency_key="once")
+            again = await client.submit_many(jobs, idempotency_key="once")
+            with pytest.raises(TooManyJobs, match="batch_jobs") as refused:
+                await client.submit_many([NewJob(job_type="echo", key=str(number)) for number in range(3)])
+
+        assert [job.params["text"] for job in first] == ["0", "1", "2", "3", "4"]
+        assert [job.job_id for job in again] == [job.job_id for job in first]
+        assert refused.value.most == 2
+        assert len((await server.scheduler.lists.jobs()).items) == 5
 
 
 async def test_direct_callers_of_an_office_are_bounded(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """The verbs of jobs and of the queue. `verbs.py` adds the rest."""
 
+import secrets
 from collections.abc import Sequence
 from typing import Unpack
+
+from nextslot.errors import TooManyJobs
 
 from .binding import Operation, StreamOperation, Subject, Way, stream_verb, verb
 from .keyword_arguments import JobChanges, JobFilter, JobOptions, NewJob
@@ -53,10 +56,26 @@ class JobVerbs(Subject[Way]):
         return self._ask(create("/api/jobs", body, idempotency_key), Job.read)
 
     @verb
-    def submit_many(self, jobs: Sequence[NewJob], *, idempotency_key: str | None = None) -> Operation[tuple[Job, ...]]:
-        """Submits many jobs, all or none; they may depend on each other by `key`."""
-        request = create("/api/jobs/batch", {"jobs": list(jobs)}, idempotency_key)
-        return self._items(request, Job)
+    async def submit_many(self, jobs: Sequence[NewJob], *, idempotency_key: str | None = None) -> tuple[Job, ...]:
+        """Submits many jobs, all or none; they may depend on each other by `key`.
+
+        With a key of one office, which may send fewer at once (quota `batch_jobs`), jobs without a `key` go in several
+        requests, each of them all or none. The same idempotency key continues after a failure.
+        """
+        wanted, key = list(jobs), idempotency_key or secrets.token_hex(16)
+        try:
+            return await self._batch(wanted, key)
+        except TooManyJobs as error:
+            if not error.most or any(job.get("key") is not None for job in wanted):
+                raise
+            parts = [wanted[at : at + error.most] for at in range(0, len(wanted), error.most)]
+        made: list[Job] = []
+        for number, some in enumerate(parts, 1):
+            made += await self._batch(some, f"{key}/{number}")
+        return tuple(made)
+
+    def _batch(self, jobs: list[NewJob], idempotency_key: str) -> Operation[tuple[Job, ...]]:
+        return self._items(create("/api/jobs/batch", {"jobs": jobs}, idempotency_key), Job)
 
     @verb
     def job(self, job_id: str) -> Operation[JobDetail]:

@@ -100,6 +100,7 @@ class EventFilter(TypedDict, total=False):
 class QuotaChanges(TypedDict, total=False):
     queued_jobs: int | None
     lanes: int | None
+    batch_jobs: int | None
     requests_per_second: int | None
     streams: int | None
     direct_callers: int | None

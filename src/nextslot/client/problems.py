@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nextslot import errors
-from nextslot.errors import DependencyCycle, Invalid, NextslotError, Problem, SlotBusy, Unavailable
+from nextslot.errors import DependencyCycle, Invalid, NextslotError, Problem, SlotBusy, TooManyJobs, Unavailable
 
 
 class Rejected(NextslotError):
@@ -79,6 +79,8 @@ def _made(kind: type[NextslotError], detail: str, problem: Mapping[str, Any]) ->
         error.problems = said or [Problem("", detail)]
     if isinstance(error, DependencyCycle):
         error.cycle = [str(one) for one in problem.get("cycle") or ()]
+    if isinstance(error, TooManyJobs):
+        error.most = int(problem.get("most") or 0)
     if isinstance(error, SlotBusy):
         error.ahead = int(problem.get("ahead") or 0)
     return error

@@ -323,6 +323,7 @@ class Services:
         )
 
     async def reorder(self, job_ids: Sequence[str]) -> list[Job]:
+        self._access.refuse_many(len(job_ids))
         office_id = self._access.context.office_id
         return await self._access.write(
             lambda tx: self._runtime.queue.reorder(tx, job_ids, self._clock.now(), office_id), rows=len(job_ids)

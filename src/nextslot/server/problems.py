@@ -54,6 +54,7 @@ TITLES = {
     "invalid": "The request cannot be carried out as it stands",
     "unknown_job_type": "There is no such job type",
     "dependency_cycle": "These jobs wait for each other",
+    "too_many_jobs": "The request names too many jobs",
     "idempotency_mismatch": "The key was used for another request",
     "work_failed": "The work failed",
     "work_timed_out": "The work took too long",

@@ -222,5 +222,6 @@ def _later(value: object, validate: ValidatorFunctionWrapHandler) -> object:
     return value if isinstance(value, list) and SOME < len(value) <= MAX_BATCH else validate(value)
 
 
-# A long list is not validated here: `jobs.new_jobs` validates it in parts.
-KeyedJobs = Annotated[list[KeyedJobBody], Field(min_length=1, max_length=MAX_BATCH), WrapValidator(_later)]
+# A long list is not validated here: `jobs.read_in_parts` validates it.
+IN_PARTS = WrapValidator(_later)
+KeyedJobs = Annotated[list[KeyedJobBody], Field(min_length=1, max_length=MAX_BATCH), IN_PARTS]

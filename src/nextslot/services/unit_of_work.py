@@ -143,6 +143,7 @@ class UnitOfWork:
         if self.gate.is_draining:
             raise Draining("the scheduler is stopping and takes no new jobs")
         self.refuse_new_work()
+        self.refuse_many(rows)
         if self.quotas.are_bytes_granted:
             await self._measure_stored()
 
@@ -164,6 +165,10 @@ class UnitOfWork:
             raise Unavailable(f"{self.store.health.damage}. Nothing new is taken until then")
         if self.disk is not None:
             self.disk.refuse_if_low()
+
+    def refuse_many(self, jobs: int) -> None:
+        """Raises if a request of an office's key is about more jobs than others should wait for."""
+        self.quotas.check_batch(self.context.office_id, jobs)
 
     def refuse_type(self, office_id: str, job_type: str) -> None:
         """Raises if the caller's key, or the office, may not make jobs of a type, now or by a template or schedule."""

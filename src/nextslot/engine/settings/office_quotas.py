@@ -13,7 +13,7 @@ from nextslot.domain.declared_values import declared
 from nextslot.engine.dispatch.limits_and_slots import NewLanes
 from nextslot.engine.effects import QuotasChanged
 from nextslot.engine.submit.queue_order import Created, NewWork
-from nextslot.errors import Conflict, Forbidden, Invalid, NotFound, OverQuota, Problem
+from nextslot.errors import Conflict, Forbidden, Invalid, NotFound, OverQuota, Problem, TooManyJobs
 from nextslot.store.contract import Tx
 from nextslot.store.tables import nodes, offices, quotas
 
@@ -87,6 +87,13 @@ class OfficeQuotas:
         denied = next((one for one in job_types if allowed and one not in allowed), None)
         problem = f"the office {office_id!r} may not make jobs of the type {denied!r}, only {', '.join(allowed)}"
         return None if denied is None else problem
+
+    def check_batch(self, office_id: str | None, number: int) -> None:
+        """Raises if a request of an office's key is about more jobs than one transaction of it may have."""
+        most = self.of(office_id).batch_jobs
+        if office_id is not None and 0 < most < number:
+            self.refused["batch_jobs"] += 1
+            raise TooManyJobs(office_id, number, most)
 
     def check_resources(self, named: Sequence[tuple[str, Problem]]) -> None:
         """Raises Invalid if requests for an office name resources that nobody has declared, and it may not."""

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request, Response
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from nextslot.domain import MAX_PRIORITY, FailureKind, Office, Scope, request_checks
 from nextslot.domain import Page as PageOf
@@ -24,10 +24,11 @@ from nextslot.server.responses import (
     wants_stream,
 )
 from nextslot.server.routes.events import pages_from, resumed
-from nextslot.server.routes.jobs import Cancelled, cancelled
+from nextslot.server.routes.jobs import Cancelled, cancelled, read_in_parts
 from nextslot.server.routing import extension_of, needs, router
 from nextslot.server.schemas import (
     IN_ANSWERS,
+    IN_PARTS,
     Body,
     Page,
     ResponseModel,
@@ -69,9 +70,12 @@ class OfficeJobBody(Body):
     job_type: Text | None = Field(None, description="Default: the session command of the role")
 
 
+_JOB = TypeAdapter(OfficeJobBody)
+
+
 class OfficeJobsBody(Body):
     task_id: Text | None = None
-    jobs: Annotated[list[OfficeJobBody], Field(min_length=1, max_length=100_000)]
+    jobs: Annotated[list[OfficeJobBody], Field(min_length=1, max_length=100_000), IN_PARTS]
 
 
 class CancelBody(Body):
@@ -274,7 +278,7 @@ async def change_office(office_id: str, body: OfficeChange, request: Request) ->
 @needs(Scope.SUBMIT, of_path, creates=True, is_bulk=True)
 async def submit_jobs(office_id: str, body: OfficeJobsBody, request: Request) -> Response:
     """Submits a graph of jobs, all or none. The error about a cycle names its jobs."""
-    wanted = [job.given() for job in body.jobs]
+    wanted = [job.given() for job in await read_in_parts(body.jobs, request, _JOB.validate_python)]
     caller = caller_of(request)
     created_by = None if caller.key_id is None else caller.name
     made, is_new = await extension_of(request, OfficeJobService).accept(

@@ -1,8 +1,8 @@
 """Routes of jobs: submit, list, show, change, cancel, move, retry, run again."""
 
 import time
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
 from fastapi import Query, Request, Response
@@ -27,6 +27,7 @@ from nextslot.services import arguments
 from nextslot.services.bulk import BulkCancelled
 
 jobs = router("Jobs")
+T = TypeVar("T")
 
 
 # Jobs of a long list that are validated in one turn of the event loop: about two milliseconds.
@@ -264,15 +265,23 @@ async def rerun_job(job_id: str, request: Request, body: RerunBody | None = None
 
 
 async def new_jobs(items: Sequence[Any], request: Request) -> list[NewJob]:
-    """Validates a long list of jobs in parts, so that other requests get turns in between."""
-    wanted: list[NewJob] = []
+    return await read_in_parts(items, request, _JobReader(caller_of(request)).job)
+
+
+async def read_in_parts(items: Sequence[Any], request: Request, read: Callable[[Any], T]) -> list[T]:
+    """Validates a long list of jobs in parts, so that other requests get turns in between.
+
+    `read` raises ValidationError for a wrong job. A list with more jobs than the caller may send is refused unread.
+    """
+    scheduler, caller = _of(request)
+    scheduler.quotas.check_batch(caller.office_id, len(items))
+    wanted: list[T] = []
     errors: list[Any] = []
-    read = _JobReader(caller_of(request))
     lane, shares = lane_of(request), request.app.state.shares
     began = time.perf_counter()
     for index, item in enumerate(items):
         try:
-            wanted.append(read.job(item))
+            wanted.append(read(item))
         except ValidationError as error:
             errors += [{**one, "loc": ("body", "jobs", index, *one["loc"])} for one in error.errors()]
             if len(errors) >= MOST_PROBLEMS:

@@ -23,6 +23,7 @@ class QuotasPatch(Body):
 
     queued_jobs: Count | None = None
     lanes: Limit | None = None
+    batch_jobs: Limit | None = None
     requests_per_second: Limit | None = None
     streams: Limit | None = None
     direct_callers: Limit | None = None
