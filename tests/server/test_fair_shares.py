@@ -168,6 +168,91 @@ async def test_alone_a_caller_gets_the_whole_server() -> None:
         assert (shares.in_progress, shares.waiting) == (64, 0)
 
 
+async def flood(shares: FairShares, lane: str, callers: int, seconds: float) -> int:
+    """Callers who send requests of 10 ms without end; returns how many requests were carried out."""
+    done, until = 0, asyncio.get_running_loop().time() + seconds
+
+    async def one() -> None:
+        nonlocal done
+        while asyncio.get_running_loop().time() < until:
+            async with shares.request(lane):
+                await asyncio.sleep(0.01)
+            done += 1
+
+    await asyncio.gather(*(one() for _ in range(callers)))
+    return done
+
+
+async def now_and_then(shares: FairShares, lane: str, seconds: float) -> list[float]:
+    """A caller who sends a request of 10 ms every 40 ms; returns how long each one waited."""
+    waited, until = [], asyncio.get_running_loop().time() + seconds
+    while (began := asyncio.get_running_loop().time()) < until:
+        async with shares.request(lane):
+            waited.append(asyncio.get_running_loop().time() - began)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.03)
+    return waited
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("callers", [2, 10, 100])
+async def test_a_flood_beside_a_caller_who_sends_little_rests_for_at_least_half_of_the_time(
+    callers: int,
+) -> None:
+    shares = FairShares(seconds=asyncio.get_running_loop().time)
+
+    done, waited = await asyncio.gather(flood(shares, "b", callers, 10), now_and_then(shares, "a", 10))
+
+    # 2 places without rests carry out 2,000 requests.
+    assert 500 < done < 1100
+    assert max(waited) == 0
+
+
+@pytest.mark.virtual_time
+async def test_two_floods_share_the_server_without_rests() -> None:
+    shares = FairShares(seconds=asyncio.get_running_loop().time)
+
+    one, two = await asyncio.gather(flood(shares, "a", 50, 10), flood(shares, "b", 60, 10))
+
+    assert one > 1900
+    assert two > 1900
+
+
+@pytest.mark.virtual_time
+async def test_a_caller_who_sends_less_than_another_uses_the_places_that_others_leave() -> None:
+    shares, entered, ended = FairShares(seconds=asyncio.get_running_loop().time), list[str](), asyncio.Event()
+
+    async def hold(lane: str) -> None:
+        async with shares.request(lane):
+            entered.append(lane)
+            await ended.wait()
+
+    await enter(shares, "c", [])
+    many = [asyncio.create_task(hold("b")) for _ in range(10)]
+    await asyncio.sleep(0)
+    few = [asyncio.create_task(hold("a")) for _ in range(5)]
+    await asyncio.sleep(0)
+    begun = sorted(entered)
+    ended.set()
+    await asyncio.gather(*many, *few)
+
+    # 2 places for each of the three, of which c leaves its own.
+    assert begun == ["a"] * 4 + ["b"] * 2
+
+
+@pytest.mark.virtual_time
+async def test_a_caller_who_waits_for_long_work_keeps_its_place_for_a_moment_only() -> None:
+    shares = FairShares(seconds=asyncio.get_running_loop().time)
+    async with AsyncExitStack() as held:
+        await held.enter_async_context(shares.request("a"))
+        for _ in range(10):
+            await held.enter_async_context(shares.request("b", at_most=0.025))
+
+        assert asyncio.get_running_loop().time() <= 1.5
+        await asyncio.sleep(1)
+        assert shares.in_progress == 1
+
+
 async def test_a_caller_who_leaves_while_waiting_passes_its_turn_on() -> None:
     shares = FairShares(ShareLimits(in_progress=1))
     entered: list[str] = []

@@ -24,6 +24,15 @@ def test_a_probe_begins_at_once_whatever_waits() -> None:
     assert app.order.index("/health") < 2 * TOGETHER
 
 
+async def test_a_caller_does_not_wait_for_all_requests_of_another() -> None:
+    app = App()
+    tasks = [asyncio.create_task(app.request(number, b"many")) for number in range(MANY)]
+    tasks.append(asyncio.create_task(app.request(MANY, b"one")))
+    await asyncio.gather(*tasks)
+
+    assert [*app.begun.values()].index(MANY) <= TOGETHER + 1
+
+
 async def test_a_caller_who_hangs_up_while_it_waits_holds_up_nobody() -> None:
     app = App()
     tasks = [asyncio.create_task(app.request(number)) for number in range(MANY)]
@@ -54,8 +63,13 @@ class App:
         await asyncio.gather(*tasks)
         ticking.cancel()
 
-    async def request(self, number: int) -> None:
-        scope = {"type": "http", "path": f"/api/jobs/{number}", "number": number}
+    async def request(self, number: int, key: bytes = b"") -> None:
+        scope = {
+            "type": "http",
+            "path": f"/api/jobs/{number}",
+            "number": number,
+            "headers": [(b"x-api-key", key)] if key else [],
+        }
 
         async def send(message: Any) -> None:
             self.answered[len(self.answered)] = number

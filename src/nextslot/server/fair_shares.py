@@ -4,6 +4,7 @@ A *lane* is whose share a request uses (`auth.lane_of`). Nothing here is stored:
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +20,15 @@ RESTS = 3.0
 MOST_REST_SECONDS = 30.0
 # How long a long request pauses for others, in times of what it worked.
 PAUSES = 2.0
+# A lane that has more requests in progress than this, on average over about a second, is busy. Beside one with half as
+# many requests or fewer, its places rest after each request: in times of the request's duration, at most so long.
+BUSY = 0.5
+PLACE_RESTS = 2.0
+MOST_PLACE_REST_SECONDS = 0.25
+# How long a stream, or a direct caller who waits for work, counts as a request in progress: as short work takes.
+LONG_BEGINS_SECONDS = 0.025
+# Refusals of streams are spread over twice their time, in so many steps: else all who are refused come back at once.
+REFUSAL_STEPS = 32
 # Lanes that are remembered before those without requests are forgotten.
 MANY_LANES = 1000
 
@@ -45,11 +55,28 @@ class _Lane:
     tokens: float
     seen: float
     in_progress: int = 0
+    # Places that rest after a request, and the requests in progress on average, as of an instant.
+    resting: int = 0
+    load: float = 0.0
+    load_at: float = 0.0
     streams: int = 0
     # Of requests about many jobs: one at a time, and when the rest after the last one ends.
     one_bulk: asyncio.Lock = field(default_factory=asyncio.Lock)
     rests_until: float = 0.0
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+
+    @property
+    def present(self) -> int:
+        return self.in_progress + len(self.waiting)
+
+
+@dataclass(slots=True)
+class _Place:
+    """A request in progress."""
+
+    lane: _Lane
+    began: float
+    has_ended: bool = False
 
 
 class FairShares:
@@ -62,22 +89,28 @@ class FairShares:
         self._seconds = seconds
         self._lanes: dict[str, _Lane] = {}
         self.in_progress = self.waiting = self.streams = 0
+        self._refusals = 0
 
     @asynccontextmanager
-    async def request(self, name: str) -> AsyncIterator[None]:
-        """Waits for the caller's turn; raises 429 if too many wait already, or come too fast."""
+    async def request(self, name: str, at_most: float | None = None) -> AsyncIterator[None]:
+        """Waits for the caller's turn; raises 429 if too many wait already, or come too fast.
+
+        The block is in progress until it ends, or for `at_most` seconds.
+        """
         lane = self._lane(name)
         self._take_token(lane)
         if lane.waiting or not self._has_room(lane):
             await self._wait(lane)
         else:
             self._begin(lane)
+        place = _Place(lane, self._seconds())
+        timer = asyncio.get_running_loop().call_later(at_most, self._end, place) if at_most is not None else None
         try:
             yield
         finally:
-            lane.in_progress -= 1
-            self.in_progress -= 1
-            self._begin_next()
+            if timer is not None:
+                timer.cancel()
+            self._end(place)
 
     @asynccontextmanager
     async def bulk(self, name: str) -> AsyncIterator[None]:
@@ -100,6 +133,38 @@ class FairShares:
         """Lets others pass in the midst of a long request: after as long as it worked, if there are others."""
         await asyncio.sleep(PAUSES * worked if self.has_others(name) else 0)
 
+    def _end(self, place: _Place) -> None:
+        """Gives a place back. The place of a busy lane rests first, so that others find the event loop idle."""
+        if place.has_ended:
+            return
+        place.has_ended = True
+        lane, now = place.lane, self._seconds()
+        lane.in_progress -= 1
+        self.in_progress -= 1
+        lane.load = self._load(lane, now) + now - place.began
+        lane.load_at = now
+        if self._must_rest(lane, now):
+            lane.resting += 1
+            rest = min(PLACE_RESTS * (now - place.began), MOST_PLACE_REST_SECONDS)
+            asyncio.get_running_loop().call_later(rest, self._rested, lane)
+        self._begin_next()
+
+    def _rested(self, lane: _Lane) -> None:
+        lane.resting -= 1
+        self._begin_next()
+
+    def _load(self, lane: _Lane, now: float) -> float:
+        """Returns how many requests of a lane were in progress on average, those of the last second above all."""
+        return lane.load * math.exp(lane.load_at - now)
+
+    def _must_rest(self, lane: _Lane, now: float) -> bool:
+        """Returns whether a lane is busy beside one that sends less, and has sent something in the last second."""
+        return self._load(lane, now) > BUSY and any(
+            now - one.seen < ACTIVE_SECONDS and 2 * one.present <= lane.present
+            for one in self._lanes.values()
+            if one is not lane
+        )
+
     def has_others(self, name: str) -> bool:
         """Returns whether another lane was active in the last second."""
         now, own = self._seconds(), self._lanes.get(name)
@@ -113,7 +178,9 @@ class FairShares:
         self._take_token(lane)
         if lane.streams >= self._limits.streams_of_lane or self.streams >= self._limits.streams:
             whose = "this caller has" if lane.streams >= self._limits.streams_of_lane else "all callers together have"
-            await asyncio.sleep(self._limits.refused_seconds)
+            self._refusals += 1
+            later = self._refusals % REFUSAL_STEPS / REFUSAL_STEPS
+            await asyncio.sleep(self._limits.refused_seconds * (1 + later))
             raise overloaded(f"{whose} too many streams and waiting calls open; end some of them", 5)
         lane.streams += 1
         self.streams += 1
@@ -149,12 +216,18 @@ class FairShares:
     def _has_room(self, lane: _Lane) -> bool:
         if self.in_progress >= self._limits.in_progress:
             return False
-        if lane.in_progress < self._limits.in_progress_beside_others:
+        if lane.in_progress + lane.resting < self._limits.in_progress_beside_others:
             return True
-        return not self.has_others(lane.name)
+        now = self._seconds()
+        others = [one for one in self._lanes.values() if one is not lane and self._is_active(one, now)]
+        if not others:
+            return True
+        # What others leave free of their places is for a lane that sends less than another one.
+        places = self._limits.in_progress_beside_others * (len(others) + 1)
+        return self.in_progress < places and any(one.present > lane.present for one in others)
 
     def _is_active(self, lane: _Lane, now: float) -> bool:
-        return bool(lane.in_progress or lane.waiting or lane.streams) or now - lane.seen < ACTIVE_SECONDS
+        return lane.present + lane.resting + lane.streams > 0 or now - lane.seen < ACTIVE_SECONDS
 
     def _begin(self, lane: _Lane) -> None:
         lane.in_progress += 1

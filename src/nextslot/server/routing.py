@@ -1,6 +1,5 @@
 """Routes with a rule that says who may use them; a route without a rule cannot be made."""
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from nextslot.extension_api import Attached
 from . import problems
 from .auth import OfficeCheck, admit, lane_of, scheduler_for
 from .endpoint_arguments import EndpointArguments
-from .fair_shares import FairShares
+from .fair_shares import LONG_BEGINS_SECONDS, FairShares
 from .request_body import NO_BODY, Bodies
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -123,9 +122,9 @@ async def _share(
     if rule.is_long(request):
         close = await shares.open_stream(lane)
         try:
-            async with shares.request(lane):
-                await asyncio.sleep(0)  # Many who come at once begin one after the other.
-            return _LongResponse(await handle(), close)
+            # Short work that is asked for without end has few places, like any request; long work does not keep them.
+            async with shares.request(lane, at_most=LONG_BEGINS_SECONDS):
+                return _LongResponse(await handle(), close)
         except BaseException:
             close()
             raise

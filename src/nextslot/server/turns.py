@@ -19,7 +19,8 @@ TOGETHER = 16
 class Turns:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        # By caller, who is known by what it has sent: one of each caller goes on before a second one of any.
+        self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
         # How many continued in this turn; None while there are no requests, and then no turn is counted.
         self._gone_on: int | None = None
 
@@ -30,14 +31,14 @@ class Turns:
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                await self._turn()
+                await self._turn(scope)
             await send(message)
 
-        await self._turn()
+        await self._turn(scope)
         await self._app(scope, receive, answer)
 
-    async def _turn(self) -> None:
-        """Returns in the turn in which the request may continue: first come, first served."""
+    async def _turn(self, scope: Scope) -> None:
+        """Returns in the turn in which the request may continue: callers in turns, each one's requests in order."""
         if self._gone_on is None:
             self._gone_on = 0
             asyncio.get_running_loop().call_soon(self._next_turn)
@@ -45,16 +46,28 @@ class Turns:
             self._gone_on += 1
             return
         may_go_on = asyncio.get_running_loop().create_future()
-        self._waiting.append(may_go_on)
+        self._waiting.setdefault(_caller(scope), deque()).append(may_go_on)
         await may_go_on
 
     def _next_turn(self) -> None:
         count = 0
         while self._waiting and count < TOGETHER:
-            may_go_on = self._waiting.popleft()
+            caller = next(iter(self._waiting))
+            own = self._waiting.pop(caller)
+            may_go_on = own.popleft()
+            if own:
+                self._waiting[caller] = own
             if not may_go_on.done():  # Else its caller has hung up.
                 may_go_on.set_result(None)
                 count += 1
         self._gone_on = count or None
         if count:
             asyncio.get_running_loop().call_soon(self._next_turn)
+
+
+def _caller(scope: Scope) -> object:
+    """Returns the key that a request names, which is not checked yet; without one, its address."""
+    for name, value in scope.get("headers", ()):
+        if name in (b"x-api-key", b"authorization"):
+            return value
+    return (scope.get("client") or ("",))[0]
