@@ -1066,3 +1066,76 @@ async def test_of_two_who_put_one_name_at_once_the_second_changes_what_the_first
 
         assert sorted(is_new for _, is_new in both) == [False, True]
         assert len((await scheduler.schedules.list()).items) == 1
+
+
+async def test_a_full_queue_skips_the_occurrences_of_its_office_and_no_others(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.offices.create("closing")
+        await scheduler.pause()
+        full = [await new_schedule(scheduler, office_id="closing", name=f"s{number}") for number in range(3)]
+        other = await new_schedule(scheduler)
+        await scheduler.offices.grant("closing", queued_jobs=2)
+
+        await passes(MINUTE)
+
+        assert [await told(scheduler, one) for one in full] == [["07:01 fired"], ["07:01 fired"], ["07:01 refused"]]
+        [refused] = await ledger(scheduler, full[2])
+        assert refused.detail == "the office 'closing' may have 2 jobs that have not ended"
+        assert await told(scheduler, other) == ["07:01 fired"]
+
+        await passes(MINUTE)
+        assert await told(scheduler, full[0]) == ["07:01 fired", "07:02 refused"]
+        assert await told(scheduler, other) == ["07:01 fired", "07:02 fired"]
+
+        await scheduler.offices.grant("closing", queued_jobs=None)
+        await passes(MINUTE)
+        assert await told(scheduler, full[2]) == ["07:01 refused", "07:02 refused", "07:03 fired"]
+
+
+async def test_a_group_for_which_the_queue_has_no_room_is_skipped_as_a_whole(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.pause()
+        three = await new_schedule(scheduler, job={"job_type": None, "params": {}, "jobs": [{"job_type": "skip"}] * 3})
+        await scheduler.offices.grant("default", queued_jobs=2)
+
+        await passes(MINUTE)
+
+        assert await told(scheduler, three) == ["07:01 refused"]
+        assert (await scheduler.lists.jobs()).items == ()
+
+
+async def test_an_occurrence_that_would_be_one_combination_too_many_is_skipped(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        await scheduler.pause()
+        fired = [
+            await new_schedule(
+                scheduler, name=f"s{number}", job={"job_type": "skip", "params": {}, "resources": needed}
+            )
+            for number, needed in enumerate([["gpu"], ["gpu"], ["disk"]])
+        ]
+        await scheduler.offices.grant("default", lanes=1)
+
+        await passes(2 * MINUTE)
+
+        assert [await told(scheduler, one) for one in fired] == [
+            ["07:01 fired", "07:02 fired"],
+            ["07:01 fired", "07:02 fired"],
+            ["07:01 refused", "07:02 refused"],
+        ]
+        assert (await ledger(scheduler, fired[2]))[0].detail == (
+            "the office 'default' may have 1 different combinations of job type and resources"
+        )
+
+
+async def test_an_office_with_too_many_bytes_of_files_fires_nothing(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        scheduler.job_types.add("leave", lambda run: (run.artifacts / "film.bin").write_bytes(b"x" * 5000))
+        job = await scheduler.submit("leave")
+        await scheduler.wait(job.job_id)
+        schedule = await new_schedule(scheduler)
+        await scheduler.offices.grant("default", stored_bytes=1000)
+
+        await passes(MINUTE)
+
+        assert await told(scheduler, schedule) == ["07:01 refused"]
+        assert "may have 1,000 bytes of logs and artifacts" in ((await ledger(scheduler, schedule))[0].detail or "")

@@ -12,7 +12,9 @@ from nextslot.engine import retention
 from nextslot.engine.retention import Keep, Purged
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.errors import NotFound
+from nextslot.store.contract import Tx
 from nextslot.store.maintenance import doctor
+from nextslot.store.tables import lanes
 from tests.support import counted_scheduler, history, named, running_scheduler
 
 DAY = 86_400
@@ -274,6 +276,84 @@ async def test_a_crash_in_a_purge_leaves_whole_chains(tmp_path: Path) -> None:
     async with again:
         left = len((await again.lists.jobs(limit=200)).items)
         assert left < 130
+        assert await again._access.read(doctor.examine) == []
+
+
+async def lanes_of(scheduler: Scheduler) -> tuple[int, int]:
+    """How many lanes there are, and how many limits of roles."""
+
+    def count(tx: Tx) -> tuple[int, int]:
+        of_roles = [one for one in lanes.all_limits(tx) if one.limit_key.startswith("role:")]
+        return len(lanes.running_counts(tx)), len(of_roles)
+
+    return await scheduler._access.read(count)
+
+
+async def test_lanes_that_nothing_refers_to_go_and_come_back_when_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "ROWS", 3)
+    async with counted_scheduler(tmp_path) as scheduler:
+        old = [NewJob(job_type="work", role=f"r{number}", resources=[f"machine-{number}"]) for number in range(7)]
+        for job in await scheduler.submit_many(old):
+            await scheduler.wait(job.job_id)
+        await scheduler.run_direct("work")
+        await scheduler.pause()
+        waiting = await scheduler.submit("work", role="r0", resources=["machine-0"])
+        before = await lanes_of(scheduler)
+        await asyncio.sleep(3 * DAY)
+
+        purged = await purge(scheduler)
+        after = await lanes_of(scheduler)
+        again = await scheduler.submit("work", role="r3", resources=["machine-3"])
+        await scheduler.resume()
+        ended = [await scheduler.wait(job_id) for job_id in (waiting.job_id, again.job_id)]
+
+        assert before == (8, 7)
+        assert purged.lanes == 7
+        assert after == (1, 1)
+        assert [one.job.status for one in ended] == ["COMPLETED", "COMPLETED"]
+        assert await lanes_of(scheduler) == (2, 2)
+        assert (await purge(scheduler)).lanes == 0
+        assert await scheduler._access.read(doctor.examine) == []
+
+
+async def test_a_role_keeps_its_limit_while_another_lane_has_it(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+        one = await scheduler.submit("work", role="r", resources=["gpu"])
+        await scheduler.wait(one.job_id)
+        await scheduler.pause()
+        await asyncio.sleep(3 * DAY)
+        other = await scheduler.submit("work", role="r")
+
+        purged = await purge(scheduler)
+
+        assert purged.lanes == 1
+        assert await lanes_of(scheduler) == (1, 1)
+        await scheduler.resume()
+        assert (await scheduler.wait(other.job_id)).job.status == "COMPLETED"
+        assert await scheduler._access.read(doctor.examine) == []
+
+
+async def test_a_crash_between_the_jobs_and_their_lanes_leaves_lanes_for_the_next_purge(tmp_path: Path) -> None:
+    scheduler = testing.scheduler(tmp_path)
+    scheduler.job_type("work")(_nothing)
+    await scheduler.start()
+    jobs = await scheduler.submit_many([NewJob(job_type="work", role=str(number)) for number in range(30)])
+    await asyncio.sleep(5 * DAY)
+    scheduler.retention.keep = ALL
+    purging = asyncio.ensure_future(scheduler.retention.purge())
+    while await exists(scheduler, jobs[-1].job_id):
+        await testing.settled()
+    await testing.crash(scheduler)
+    purging.cancel()
+    again = testing.scheduler(tmp_path, seed=1)
+    again.job_type("work")(_nothing)
+    async with again:
+        await purge(again)
+        assert await lanes_of(again) == (0, 0)
+        new = await again.submit("work", role="1")
+        assert (await again.wait(new.job_id)).job.status == "COMPLETED"
         assert await again._access.read(doctor.examine) == []
 
 

@@ -79,6 +79,10 @@ class LanesLearned(NamedTuple):
     by_limits: dict[tuple[str, str | None, str, str], int]
 
 
+class LanesDeleted(NamedTuple):
+    """This transaction has deleted lanes: what is known of lanes is read again."""
+
+
 class MinuteBegun(NamedTuple):
     """The minute whose beginning this transaction has stored: the depth of the queue, and the minutes before."""
 

@@ -13,11 +13,13 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from nextslot.engine.effects import LanesDeleted
 from nextslot.errors import Unavailable
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.threads import Threads
 from nextslot.store.contract import ALL, Store, Tx, Work
-from nextslot.store.tables import lanes, old_history
+from nextslot.store.group_commit import GROUP_ROWS
+from nextslot.store.tables import lanes, nodes, old_history
 from nextslot.store.tables.lanes import LaneTally
 from nextslot.store.tables.old_history import OldJob, Root
 from nextslot.system.clock import Clock
@@ -63,6 +65,7 @@ class Purged:
     deliveries: int = 0
     audit: int = 0
     stats: int = 0
+    lanes: int = 0
     files: int = 0
 
     def plus(self, **more: int) -> "Purged":
@@ -162,10 +165,13 @@ class Retention:
         before = self._before("events_days")
         if before is not None:
             purged = purged.plus(events=await _repeat(store, partial(_drop_events, before=before)))
+        purged = purged.plus(lanes=await _purge_lanes(store))
         return purged.plus(files=await self._purge_files(store))
 
     def count(self, tx: Tx) -> Purged:
-        """Returns how much `purge` would delete, without the files, which only the disk knows. Reads only."""
+        """Returns how much `purge` would delete, without lanes, which follow the jobs, and files, which only the disk
+        knows. Reads only.
+        """
         counted = Purged()
         for page in self._old_pages(tx):
             counted = page.add_to(counted)
@@ -236,6 +242,24 @@ async def _repeat(store: Store, drop_some: Work[int]) -> int:
     while count := await store.write(drop_some, rows=ROWS):
         total += count
     return total
+
+
+async def _purge_lanes(store: Store) -> int:
+    """Deletes lanes that no job refers to. Returns how many. One that is needed again is made again."""
+    total = after = 0
+    while idle := await store.read(partial(lanes.idle, after=after, limit=ROWS)):
+        after = idle[-1]
+        # Committed alone: the cached lanes of other works are right until the commit.
+        total += await store.write(partial(_drop_lanes, lane_ids=idle), rows=GROUP_ROWS + 1)
+    return total
+
+
+def _drop_lanes(tx: Tx, lane_ids: list[int]) -> int:
+    count = lanes.drop_unused(tx, lane_ids)
+    if count:
+        tx.cause(LanesDeleted())
+        nodes.settings_changed(tx)
+    return count
 
 
 def _may_go(has_ended: bool | None, changed: Instant, kept_from: Instant | None) -> bool:

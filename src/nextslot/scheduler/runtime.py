@@ -132,7 +132,7 @@ class Runtime:
         self.executor = Executor(given.clock, self.job_types, given.threads, self.files, stall_alarm_seconds)
         self.direct = DirectExecutionHandler(engine, self.intake, self.outages, workers.node, self.quotas)
         self.dispatcher = Dispatcher(engine, self.direct, self.outages, starvation_after_seconds)
-        self.trigger = ScheduleTrigger(engine, self.intake, self.quotas)
+        self.trigger = ScheduleTrigger(engine, self.intake, self.quotas, access.stored)
         self.recovery = Recovery(engine, self.finisher, self.direct, self.outages, self.trigger, self.files)
         self.deliveries = DeliveryWorker(
             engine, lambda: given.sender or _http_sender(given, self.webhooks), self.quotas
@@ -211,6 +211,7 @@ class Runtime:
             updates={
                 effects.SlotsChanged: self.workers.apply,
                 effects.LanesLearned: self.lanes.learn,
+                effects.LanesDeleted: self.lanes.forget,
                 effects.MinuteBegun: self.engine.rollups.note_minute,
                 effects.SubscribersChanged: self.webhooks.use_listeners,
                 effects.WebhooksConfigured: self.webhooks.use,

@@ -152,6 +152,7 @@ class Lifespan(Services):
         """Reads again what this node keeps in memory, in the first transaction after another node has changed it."""
         self._runtime.webhooks.load(tx)
         self._runtime.quotas.load(tx)
+        self._runtime.lanes.forget()
         self._cluster.refresh(tx)
 
     async def process(self) -> None:

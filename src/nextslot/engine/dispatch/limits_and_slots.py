@@ -8,6 +8,7 @@ job holds one (INV-003).
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
+from typing import NamedTuple
 
 from nextslot.domain import Lane, Limit, Office
 from nextslot.domain.devices import NO_DEVICES, Devices, NodeDevices
@@ -26,10 +27,20 @@ MOST_IN_MEMORY = 200
 MOST_KNOWN = 20_000
 
 
+class Combination(NamedTuple):
+    """The lane that a job would have: its class and itself by name, and whether the office has them."""
+
+    class_key: str
+    lane_key: str
+    is_new_class: bool
+    # Whether it has no ready jobs, or does not exist.
+    is_new_lane: bool
+
+
 class Lanes:
     def __init__(self, policy: ConcurrencyPolicy) -> None:
         self.policy = policy
-        # A cache of lanes, which never change; filled from committed rows only.
+        # A cache of lanes, which never change until they are deleted; filled from committed rows only.
         self._known = LanesLearned({}, {})
 
     def lane_for(self, tx: Tx, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]) -> int:
@@ -44,10 +55,7 @@ class Lanes:
     def _stored_lane(
         self, tx: Tx, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]
     ) -> int:
-        keys = self.policy.keys(office.office_id, role, job_type, resources)
-        local = {key: units for key, units in keys.items() if is_local(key)}
-        shared = {key: units for key, units in keys.items() if not is_local(key)}
-        class_key = lanes.class_key(job_type, resources, shared, keys.get(office_key(office.office_id), 0))
+        keys, local, shared, class_key = self._limits_of(office, role, job_type, resources)
         lane_id = lanes.find(tx, office.office_id, class_key, local)
         if lane_id is None:
             for key in keys:
@@ -56,6 +64,26 @@ class Lanes:
                 tx.local(NewLanes).new_classes.add(office.office_id)
             lane_id = lanes.add(tx, office.office_id, job_type, resources, local, shared, class_key)
         return lane_id
+
+    def combination(
+        self, tx: Tx, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]
+    ) -> Combination:
+        """Returns which lane such a job would have; creates nothing."""
+        _, local, _, class_key = self._limits_of(office, role, job_type, resources)
+        lane_id = lanes.find(tx, office.office_id, class_key, local)
+        is_new_class = lane_id is None and not lanes.has_class(tx, office.office_id, class_key)
+        is_new_lane = lane_id is None or lanes.counts(tx, lane_id).first is None
+        return Combination(class_key, f"{class_key} {sorted(local)}", is_new_class, is_new_lane)
+
+    def _limits_of(
+        self, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]
+    ) -> tuple[Mapping[str, int], dict[str, int], dict[str, int], str]:
+        """Returns all limits of such a job, those of its office and the others, and its class."""
+        keys = self.policy.keys(office.office_id, role, job_type, resources)
+        local = {key: units for key, units in keys.items() if is_local(key)}
+        shared = {key: units for key, units in keys.items() if not is_local(key)}
+        class_key = lanes.class_key(job_type, resources, shared, keys.get(office_key(office.office_id), 0))
+        return keys, local, shared, class_key
 
     def lane(self, tx: Tx, lane_id: int) -> Lane:
         known = self._known.by_id.get(lane_id) or tx.local(self._new_known).by_id.get(lane_id)
@@ -80,6 +108,10 @@ class Lanes:
             self._known = LanesLearned({}, {})
         self._known.by_id.update(by_id)
         self._known.by_limits.update(by_limits)
+
+    def forget(self) -> None:
+        """Follows a commit that has deleted lanes, here or on another node."""
+        self._known = LanesLearned({}, {})
 
 
 class NewLanes:

@@ -123,6 +123,8 @@ class TimeoutManager:
     async def tick(self) -> None:
         """Does all that is due, one batch per transaction, and sets the timer for what is due next."""
         assert self._store is not None
+        if self._schedules is not None:
+            await self._schedules.measure(self._store)
         rows = BATCH
         while True:
             due = await self._store.write(self.do_due, rows=rows)

@@ -29,7 +29,8 @@ from nextslot.domain.catch_up import Skipped
 from nextslot.domain.cron import Cron, parse
 from nextslot.domain.template_defaults import group_of_schedule, of_schedule, types_of
 from nextslot.engine.engine_context import EngineContext
-from nextslot.engine.settings.office_quotas import OfficeQuotas
+from nextslot.engine.settings.office_quotas import OfficeQuotas, OfficeRoom
+from nextslot.engine.settings.stored_bytes import StoredBytes
 from nextslot.engine.submit.intake import Intake
 from nextslot.errors import Conflict, Invalid, NotFound
 from nextslot.store.contract import Store, Tx
@@ -69,19 +70,30 @@ class _Batch:
     wanted: list[_Wanted] = field(default_factory=list)
     # How many jobs that is: a group counts by its jobs.
     jobs: int = 0
+    # What the offices may still be given.
+    room: dict[str, OfficeRoom] = field(default_factory=dict)
     skipped: list[tuple[Schedule, Skipped]] = field(default_factory=list)
     unreadable: list[Schedule] = field(default_factory=list)
     count: int = 0
 
 
 class ScheduleTrigger:
-    def __init__(self, engine: EngineContext, intake: Intake, quotas: OfficeQuotas) -> None:
+    def __init__(
+        self, engine: EngineContext, intake: Intake, quotas: OfficeQuotas, stored: StoredBytes | None = None
+    ) -> None:
         self._clock = engine.clock
         self._timer = engine.timer
         self._events = engine.events
         self._intake = intake
         self._webhooks = engine.webhooks
         self._quotas = quotas
+        self._stored = stored
+
+    async def measure(self, store: Store) -> None:
+        """Measures the files of offices that have a quota of them, before occurrences are due."""
+        if self._stored is not None and self._quotas.are_bytes_granted:
+            await self._stored.refresh(store)
+            self._quotas.stored_bytes = self._stored.of_offices
 
     # What is due.
 
@@ -188,12 +200,19 @@ class ScheduleTrigger:
             if cron is None:
                 batch.unreadable.append(schedule)
             else:
-                self._plan(batch, schedule, cron, made_from[schedule.template_id], at_work, now)
+                self._plan(tx, batch, schedule, cron, made_from[schedule.template_id], at_work, now)
         self._store(tx, batch, now)
         return batch
 
     def _plan(
-        self, batch: _Batch, schedule: Schedule, cron: Cron, template: Template, at_work: set[str], now: Instant
+        self,
+        tx: Tx,
+        batch: _Batch,
+        schedule: Schedule,
+        cron: Cron,
+        template: Template,
+        at_work: set[str],
+        now: Instant,
     ) -> None:
         account = catch_up.account(schedule, cron, now)
         batch.skipped += [(schedule, skipped) for skipped in account.skipped]
@@ -207,10 +226,22 @@ class ScheduleTrigger:
             if schedule.overlap is Overlap.SKIP and schedule.schedule_id in at_work:
                 batch.skipped.append((schedule, catch_up.one(instant, SkipReason.OVERLAP)))
                 continue
-            batch.wanted.append(_Wanted(schedule, instant, _new(schedule, template, instant)))
+            new = _new(schedule, template, instant)
+            if (problem := self._over_quota(tx, batch, schedule.office_id, new, now)) is not None:
+                batch.skipped.append((schedule, catch_up.one(instant, SkipReason.REFUSED, problem)))
+                continue
+            batch.wanted.append(_Wanted(schedule, instant, new))
             batch.jobs += len(template.jobs or "1")
             at_work.add(schedule.schedule_id)
         batch.planned.append((schedule, account.upcoming))
+
+    def _over_quota(self, tx: Tx, batch: _Batch, office_id: str, new: NewJob | NewGroup, now: Instant) -> str | None:
+        """Returns why an office may not have these jobs now. They are then skipped, and the other schedules fire."""
+        room = batch.room.get(office_id)
+        if room is None:
+            room = batch.room[office_id] = OfficeRoom(self._quotas, tx, office_id)
+        wanted = [new] if isinstance(new, NewJob) else new.jobs
+        return room.take(len(wanted), lambda: self._intake.combinations(tx, wanted, now))
 
     def _store(self, tx: Tx, batch: _Batch, now: Instant) -> None:
         made = self._make(tx, [one.new for one in batch.wanted], now)

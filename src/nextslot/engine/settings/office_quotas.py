@@ -5,17 +5,18 @@ are made in the transaction that creates something.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from nextslot.domain import Json, Quotas, bounds
 from nextslot.domain.declared_values import declared
-from nextslot.engine.dispatch.limits_and_slots import NewLanes
+from nextslot.engine.dispatch.limits_and_slots import Combination, NewLanes
 from nextslot.engine.effects import QuotasChanged
 from nextslot.engine.submit.queue_order import Created, NewWork
 from nextslot.errors import Conflict, Forbidden, Invalid, NotFound, OverQuota, Problem, TooManyJobs
 from nextslot.store.contract import Tx
-from nextslot.store.tables import nodes, offices, quotas
+from nextslot.store.tables import nodes, offices
+from nextslot.store.tables import quotas as stored
 
 NAMES = tuple(one.name for one in declared(Quotas))
 DEFAULTS = Quotas()
@@ -23,6 +24,42 @@ DEFAULTS = Quotas()
 ANY_NUMBER = ("queued_jobs", "body_bytes", "stored_bytes")
 # So many jobs of an office may be made before its queue is counted again, unless an admin has set its quota.
 COUNTED_EVERY = 1000
+
+
+class OfficeRoom:
+    """What an office may still be given in one transaction: for its schedules, which fire together."""
+
+    def __init__(self, quotas: "OfficeQuotas", tx: Tx, office_id: str) -> None:
+        self._office_id = office_id
+        self._most = quotas.of(office_id)
+        self._bytes = quotas.bytes_problem(office_id)
+        self._jobs = self._most.queued_jobs - stored.open_chains(tx, office_id)
+        self._classes = self._lanes = self._most.lanes - stored.classes(tx, office_id)
+        if quotas.is_granted(office_id):
+            self._lanes = self._most.lanes - stored.lanes(tx, office_id)
+        self._given = 0
+        # The combinations of what was given, which are asked for once they may be too many.
+        self._unasked: list[Callable[[], Iterable[Combination]]] = []
+        self._new: set[Combination] = set()
+
+    def take(self, number: int, combinations: Callable[[], Iterable[Combination]]) -> str | None:
+        """Takes room for so many jobs. Returns why there is not enough, and takes nothing then; else None."""
+        if self._bytes is not None:
+            return self._bytes
+        if self._given + number > self._jobs:
+            return jobs_problem(self._office_id, self._most.queued_jobs)
+        if self._given + number > min(self._classes, self._lanes):
+            self._new.update(one for asked in self._unasked for one in asked())
+            self._unasked = []
+            new = self._new.union(combinations())
+            classes = {one.class_key for one in new if one.is_new_class}
+            if len(classes) > self._classes or sum(one.is_new_lane for one in new) > self._lanes:
+                return lanes_problem(self._office_id, self._most.lanes)
+            self._new = new
+        else:
+            self._unasked.append(combinations)
+        self._given += number
+        return None
 
 
 class OfficeQuotas:
@@ -70,7 +107,7 @@ class OfficeQuotas:
                 f"the office {office_id!r} has max_concurrent_jobs {office.max_concurrent_jobs}, which is more: "
                 "lower it first"
             )
-        quotas.put(tx, office_id, {name: value for name, value in after.to_dict().items() if value is not None})
+        stored.put(tx, office_id, {name: value for name, value in after.to_dict().items() if value is not None})
         nodes.settings_changed(tx)
         tx.cause(QuotasChanged(_read(tx)))
         return before, after
@@ -104,15 +141,20 @@ class OfficeQuotas:
     def check_created(self, tx: Tx, created: Sequence[Created]) -> None:
         """Raises if a work has created more than its office may have."""
         for office_id in {one.office_id for one in created}:
-            most, stored = self.of(office_id).stored_bytes, self.stored_bytes.get(office_id, 0)
-            if most and stored >= most:
-                granted_bytes = (
-                    f"the office {office_id!r} may have {most:,} bytes of logs and artifacts, and has {stored:,}"
-                )
-                raise OverQuota("stored_bytes", granted_bytes)
+            if (problem := self.bytes_problem(office_id)) is not None:
+                raise OverQuota("stored_bytes", problem)
             if office_id in tx.local(NewLanes).by_office:
                 self._check_lanes(tx, office_id)
             self._check_queue(tx, office_id, sum(one.number for one in created if one.office_id == office_id))
+
+    def is_granted(self, office_id: str) -> bool:
+        return office_id in self._granted
+
+    def bytes_problem(self, office_id: str) -> str | None:
+        """Returns why an office may not make anything: its files have too many bytes; None if they do not."""
+        most, has = self.of(office_id).stored_bytes, self.stored_bytes.get(office_id, 0)
+        problem = f"the office {office_id!r} may have {most:,} bytes of logs and artifacts, and has {has:,}"
+        return problem if most and has >= most else None
 
     def check_classes(self, tx: Tx) -> None:
         """Raises if a work gives an office too many combinations of type and resources: dispatch compares them, so
@@ -120,13 +162,12 @@ class OfficeQuotas:
         """
         for office_id in tx.local(NewLanes).new_classes:
             most = self.of(office_id).lanes
-            if quotas.classes(tx, office_id) > most:
-                mixes = f"may have {most:,} different combinations of job type and resources"
-                raise OverQuota("lanes", f"the office {office_id!r} {mixes}; an admin grants more")
+            if stored.classes(tx, office_id) > most:
+                raise OverQuota("lanes", lanes_problem(office_id, most))
 
     def _check_lanes(self, tx: Tx, office_id: str) -> None:
         most = self.of(office_id).lanes
-        if quotas.lanes(tx, office_id) + len(tx.local(NewLanes).by_office[office_id]) > most:
+        if stored.lanes(tx, office_id) + len(tx.local(NewLanes).by_office[office_id]) > most:
             mixes = f"may have ready jobs of {most:,} different combinations of job type, role and resources"
             raise OverQuota("lanes", f"the office {office_id!r} {mixes}")
 
@@ -137,12 +178,20 @@ class OfficeQuotas:
         self._uncounted[office_id] = 0
         most = self.of(office_id).queued_jobs
         new = sum(one.number for one in tx.local(NewWork).created if one.office_id == office_id)
-        if quotas.open_chains(tx, office_id) + new > most:
-            raise OverQuota("queued_jobs", f"the office {office_id!r} may have {most:,} jobs that have not ended")
+        if stored.open_chains(tx, office_id) + new > most:
+            raise OverQuota("queued_jobs", jobs_problem(office_id, most))
+
+
+def jobs_problem(office_id: str, most: int) -> str:
+    return f"the office {office_id!r} may have {most:,} jobs that have not ended"
+
+
+def lanes_problem(office_id: str, most: int) -> str:
+    return f"the office {office_id!r} may have {most:,} different combinations of job type and resources"
 
 
 def _read(tx: Tx) -> dict[str, Quotas]:
-    return {office_id: _quotas(stored) for office_id, stored in quotas.all_of_them(tx).items()}
+    return {office_id: _quotas(stored) for office_id, stored in stored.all_of_them(tx).items()}
 
 
 def _quotas(stored: Mapping[str, Json]) -> Quotas:

@@ -26,6 +26,7 @@ from nextslot.domain.bounds import MAX_PARAMS_BYTES
 from nextslot.domain.limits import Limits
 from nextslot.domain.request_checks import Form
 from nextslot.domain.template_defaults import from_template, group_of_template
+from nextslot.engine.dispatch.limits_and_slots import Combination
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.dependents import DependencyResolver, refuse_cycle
 from nextslot.engine.finish.job_finisher import JobFinisher
@@ -253,6 +254,18 @@ class Intake:
         drafts = {job.job_id: job for job in answers if isinstance(job, Job)}
         self._store(tx, drafts, {}, now, None, {})
         return answers
+
+    def combinations(self, tx: Tx, wanted: Sequence[NewJob], now: Instant) -> Iterator[Combination]:
+        """Yields the lane that each job would have; none for a job that would be refused."""
+        for new in wanted:
+            try:
+                self.check([new], now)
+                office, job_type = self.office(tx, new.office_id), self._job_types.get(new.job_type or "")
+                units = resource_units(new.resources)
+                resources = self._resources(office, new.role, job_type.name, job_type.needs(new.params), units)
+            except Invalid:
+                continue
+            yield self._lanes.combination(tx, office, new.role, job_type.name, resources)
 
     def _answers(self, tx: Tx, wanted: Sequence[NewJob]) -> tuple[list[str], dict[str, Job]]:
         """Returns the job id that answers each request, new or by its unique_key; and the jobs that exist."""

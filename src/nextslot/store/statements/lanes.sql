@@ -15,6 +15,23 @@ returning lane_id;
 -- has_class: whether an office has a lane of a class
 select 1 from lanes where office_id = :office_id and class_key = :class_key limit 1;
 
+-- is_idle: no job of a lane is ready or runs, and none has begun in it that is kept
+ready = 0 and running = 0 and chains = 0 and completed = 0 and skipped = 0 and failed = 0 and cancelled = 0
+    and completion_us = 0
+
+-- idle: lanes that may be unused, by their counters
+select lane_id from lanes where lane_id > :after and {lanes.is_idle} order by lane_id limit :limit;
+
+-- drop_unused: those of some lanes that no job and no direct execution refers to
+delete from lanes
+where lane_id in (select cast(key as bigint) from json_each(:lane_ids)) and {lanes.is_idle}
+    and not exists (select 1 from jobs where jobs.lane_id = lanes.lane_id)
+    and not exists (select 1 from direct_executions where direct_executions.lane_id = lanes.lane_id)
+returning office_id, local;
+
+-- with_local: which of these limits of an office, each the text of a lane, a lane has
+select distinct local from lanes where office_id = :office_id and local in (select key from json_each(:locals));
+
 -- get: the fixed part of one lane
 select {lanes.columns} from lanes where lane_id = :lane_id;
 

@@ -13,6 +13,9 @@ update limits set capacity = :capacity where limit_key = :limit_key and capacity
 -- all: every limit
 select limit_key, capacity, used from limits order by limit_key;
 
+-- drop: limits that no lane has
+delete from limits where limit_key in (select key from json_each(:limit_keys)) and used = 0;
+
 -- pauses: what is paused across offices
 select scope, name from pauses;
 

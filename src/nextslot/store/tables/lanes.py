@@ -210,6 +210,26 @@ def next_open(tx: Tx, class_key: str, but: Iterable[str]) -> tuple[int, int] | N
     return None if row is None else (row[0], row[1])
 
 
+def idle(tx: Tx, after: int, limit: int) -> list[int]:
+    """Lanes that may be unused, by their counters, in the order of their ids."""
+    return [lane_id for (lane_id,) in tx.rows("lanes.idle", after=after, limit=limit)]
+
+
+def drop_unused(tx: Tx, lane_ids: Iterable[int]) -> int:
+    """Deletes those of these lanes that nothing refers to, and the limits of roles that only they had."""
+    rows = tx.rows("lanes.drop_unused", lane_ids=column_codec.key_set(map(str, lane_ids)))
+    gone: dict[str, set[str]] = {}
+    for office_id, local in rows:
+        gone.setdefault(office_id, set()).add(local)
+    for office_id, locals_ in gone.items():
+        kept = tx.rows("lanes.with_local", office_id=office_id, locals=column_codec.key_set(locals_))
+        left = locals_ - {local for (local,) in kept}
+        of_roles = {key for local in left for key in column_codec.loads(local) if key.startswith("role:")}
+        if of_roles:
+            tx.execute("limits.drop", limit_keys=column_codec.key_set(of_roles))
+    return len(rows)
+
+
 def add_limit(tx: Tx, limit_key: str, capacity: int) -> None:
     tx.execute("limits.add", limit_key=limit_key, capacity=capacity)
 
