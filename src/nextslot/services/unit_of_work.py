@@ -118,6 +118,7 @@ class UnitOfWork:
         With `once`, a request whose idempotency key was used before raises `Replayed`.
         """
         await self._refuse_unless_open()
+        self.refuse_many(rows)
         key = self.context.idempotency_key
         if once is not None and key is not None:
             work = at_most_once(work, once, key, self.clock)
@@ -143,7 +144,6 @@ class UnitOfWork:
         if self.gate.is_draining:
             raise Draining("the scheduler is stopping and takes no new jobs")
         self.refuse_new_work()
-        self.refuse_many(rows)
         if self.quotas.are_bytes_granted:
             await self._measure_stored()
 
