@@ -97,6 +97,7 @@ def _webhooks(settings: Settings) -> WebhookSettings:
         is_private_until_keyed=given.allow_private is None,
         timeout_seconds=given.timeout_seconds,
         concurrency=given.concurrency,
+        public_url=given.public_url,
     )
 
 

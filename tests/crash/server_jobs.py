@@ -14,3 +14,14 @@ async def tiny(run: RunContext) -> None:
     os.write(file, line)
     os.close(file)
     await asyncio.sleep(0.005)
+
+
+def checkpoints(run: RunContext, record: str) -> None:
+    """Leaves a checkpoint for each step, and notes outside what was acknowledged and what it began with."""
+    file = os.open(record, os.O_WRONLY | os.O_APPEND)
+    begun = 0 if run.last_checkpoint is None else run.last_checkpoint["step"]
+    os.write(file, f"began {begun}\n".encode())
+    for step in range(begun + 1, begun + 2_000):
+        os.write(file, f"wrote {step}\n".encode())
+        run.checkpoint({"step": step, "filler": "x" * 20_000})
+        os.write(file, f"acknowledged {step}\n".encode())

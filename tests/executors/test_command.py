@@ -121,6 +121,7 @@ def test_a_command_is_told_who_it_is_and_inherits_little(tmp_path: Path, monkeyp
     assert variables.pop("NEXTSLOT_RUN_ID") == run.run_id
     assert variables.pop("NEXTSLOT_JOB_ID") == run.job_id
     assert variables.pop("NEXTSLOT_ATTEMPT") == "1"
+    assert variables.pop("NEXTSLOT_CHECKPOINT_FD") == "3"
     assert Path(variables.pop("NEXTSLOT_ARTIFACTS")).is_relative_to(tmp_path)
     assert {"PATH", "LC_TIME", "WANTED_TOKEN"} <= variables.keys()
     # Whatever begins with LC_ is inherited; Python itself sets LC_CTYPE where there is no locale.

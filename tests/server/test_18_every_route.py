@@ -95,7 +95,9 @@ class World:
         for word in ("examples", "enum"):
             if word in schema:
                 return schema[word][0]
-        return {"string": "text", "integer": 1, "number": 1, "boolean": True, "null": None}.get(schema["type"])
+        return {"string": "text", "integer": 1, "number": 1, "boolean": True, "null": None}.get(
+            schema.get("type", "null")
+        )
 
     def foreign_ids(self) -> list[str]:
         """The ids of what office `a` has."""

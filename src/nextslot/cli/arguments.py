@@ -211,6 +211,11 @@ def only(found: list[str], kind: str, text: str) -> str:
     return found[0]
 
 
+def json_value(text: str) -> Any:
+    """Parses JSON that an option has, or the file that it names with @."""
+    return _json(_file(text) if text.startswith("@") else text, text)
+
+
 def json_file(file: str) -> Any:
     """Returns the JSON of a file; `-` is stdin."""
     try:

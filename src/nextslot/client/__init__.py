@@ -3,6 +3,7 @@
 from .problems import NoAnswer, OutcomeUnknown, Rejected
 from .transports import AsyncClient, Client
 from .values import (
+    Checkpoint,
     Direct,
     Ended,
     Event,
@@ -19,13 +20,14 @@ from .values import (
     Schedule,
     Series,
     SeriesPoint,
+    Signal,
     Template,
     Update,
     Why,
 )
 
 __all__ = [
-    "AsyncClient", "Client", "Direct", "Ended", "Event", "Group", "GroupDetail", "Job", "JobDetail", "JobType",
-    "NoAnswer", "Node", "Occurrence", "OutcomeUnknown", "Page", "Queue", "Rejected", "Run", "Schedule", "Series",
-    "SeriesPoint", "Template", "Update", "Why",
+    "AsyncClient", "Checkpoint", "Client", "Direct", "Ended", "Event", "Group", "GroupDetail", "Job", "JobDetail",
+    "JobType", "NoAnswer", "Node", "Occurrence", "OutcomeUnknown", "Page", "Queue", "Rejected", "Run", "Schedule",
+    "Series", "SeriesPoint", "Signal", "Template", "Update", "Why",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 from nextslot.errors import TooManyJobs
 
@@ -10,7 +10,22 @@ from .binding import Operation, StreamOperation, Subject, Way, stream_verb, verb
 from .keyword_arguments import JobChanges, JobFilter, JobOptions, NewJob
 from .request_retries import RequestRetries, asked
 from .requests import create, get, given, paged, part, patch, post, put, texts
-from .values import Cancelled, DryRun, Ended, Job, JobDetail, JobType, Json, Page, Paused, Queue, Released, Retried, Why
+from .values import (
+    Cancelled,
+    DryRun,
+    Ended,
+    Job,
+    JobDetail,
+    JobType,
+    Json,
+    Page,
+    Paused,
+    Queue,
+    Released,
+    Retried,
+    Signal,
+    Why,
+)
 
 # Between two requests for a job that a caller waits for: short at first, for short jobs.
 FIRST_LOOK_SECONDS = 0.05
@@ -136,6 +151,19 @@ class JobVerbs(Subject[Way]):
         """Moves a job to the `front` or `back`, before or after a job, or to a place of its office's queue."""
         body = given(to=to, before=before, after=after, place=place)
         return self._ask(post(f"/api/jobs/{part(job_id)}/move", body), Job.read)
+
+    @verb
+    def signal(
+        self, job_id: str, name: str, payload: Any = None, answer: str = "approve", signal_id: str | None = None
+    ) -> Operation[Signal]:
+        """Answers the signal that a job waits for: `approve` or `reject`. An answer that comes early is kept."""
+        body = {"answer": answer, "payload": payload, **given(signal_id=signal_id)}
+        return self._ask(post(f"/api/jobs/{part(job_id)}/signals/{part(name)}", body), Signal.read)
+
+    @verb
+    def signals(self, job_id: str) -> Operation[tuple[Signal, ...]]:
+        """Lists the answers that the chain of a job got, and those that are kept for it."""
+        return self._items(get(f"/api/jobs/{part(job_id)}/signals"), Signal)
 
     @verb
     def why(self, job_id: str, wait_seconds: float = 5) -> Operation[Why]:

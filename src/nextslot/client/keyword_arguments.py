@@ -47,6 +47,7 @@ class JobOptions(TypedDict, total=False):
     timeout_seconds: float
     stall_timeout_seconds: float
     webhook: Json
+    await_signal: Json
     unique_key: str
     office_id: str
     priority: int

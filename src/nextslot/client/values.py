@@ -73,6 +73,11 @@ class Job(ClientValue, domain.JobFields[datetime]):
     status: str
     attempt: int
     permanently_failed: bool
+    awaiting: Json | None
+
+
+class Signal(ClientValue, domain.Signal[datetime]):
+    """An answer to a signal that a chain waits for, or one that is kept for it."""
 
 
 class Progress(ClientValue):
@@ -86,10 +91,15 @@ class Run(ClientValue, domain.Run[datetime]):
     progress: Progress | None
 
 
+class Checkpoint(ClientValue, domain.Checkpoint[datetime]):
+    """What a run has stored for the next attempt of its chain."""
+
+
 class JobDetail(Job):
-    """A job with its run, and its whole chain from the root on."""
+    """A job with its run, the last checkpoint of its chain, and the whole chain from the root on."""
 
     run: Run | None
+    checkpoint: Checkpoint | None
     chain: tuple[Job, ...]
 
 

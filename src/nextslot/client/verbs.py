@@ -1,7 +1,7 @@
 """The verbs of runs, groups, direct requests, events and the service itself, on top of those of jobs."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 from urllib.parse import quote
 
 from . import streams
@@ -9,11 +9,12 @@ from .binding import Operation, StreamOperation, Way, stream_verb, verb
 from .jobs import JobVerbs
 from .keyword_arguments import DirectOptions, EventFilter, NewJob, RunFilter, Values
 from .request_retries import RequestRetries, asked
-from .requests import Request, create, get, given, part, post, texts
+from .requests import Request, create, get, given, part, post, put, texts
 from .streams import End, Message
 from .subjects import Keys, Nodes, Quotas, Schedules, Stats, Templates, Webhooks
 from .values import (
     AuditEntry,
+    Checkpoint,
     Direct,
     Event,
     Group,
@@ -72,6 +73,26 @@ class Verbs(JobVerbs[Way]):
         """Retries a FAILED run by hand: submits a new job, or brings its waiting retry forward."""
         request = create(f"/api/job-runs/{part(run_id)}/retry", given(priority=priority), idempotency_key)
         return self._ask(request, Job.read)
+
+    @verb
+    def checkpoint(self, run_id: str, value: Any) -> Operation[Checkpoint]:
+        """Stores what a run leaves for the next attempt of its chain."""
+        return self._ask(put(f"/api/job-runs/{part(run_id)}/checkpoint", {"value": value}), Checkpoint.read)
+
+    @verb
+    def park(
+        self,
+        run_id: str,
+        name: str,
+        question: str | None = None,
+        deadline_seconds: float | None = None,
+        on_deadline: str | None = None,
+        answered_by: Sequence[str] | None = None,
+    ) -> Operation[Run]:
+        """Lets a run end with the kind `parked`: its chain goes on when the signal has come."""
+        names = None if answered_by is None else list(answered_by)
+        more = given(question=question, deadline_seconds=deadline_seconds, on_deadline=on_deadline, answered_by=names)
+        return self._ask(post(f"/api/job-runs/{part(run_id)}/park", {"name": name, **more}), Run.read)
 
     @verb
     def log(self, run_id: str, tail: int | None = None) -> Operation[str]:

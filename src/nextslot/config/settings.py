@@ -263,6 +263,10 @@ class WebhookTable(Section):
         "that has no `allowed_hosts` and no key.",
     )
     timeout_seconds: Seconds = Field(default=10, description="How long an endpoint may take to respond.")
+    public_url: WebAddress | None = Field(
+        default=None,
+        description="The address of this server for people: notices of jobs that wait for an answer link to it.",
+    )
     concurrency: Annotated[int, whole(1, 1000)] = Field(
         default=64, description="How many deliveries may be in progress at once."
     )

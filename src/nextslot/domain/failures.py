@@ -20,6 +20,7 @@ class FailureKind(StrEnum):
     PERMISSION = "permission"
     DEPENDENCY = "dependency"
     INVALID = "invalid"
+    PARKED = "parked"
 
 
 RETRYABLE = frozenset(

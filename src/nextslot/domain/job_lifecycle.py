@@ -48,6 +48,8 @@ class Settlement:
 
 def event_of(status: RunStatus, kind: FailureKind | None) -> str:
     """Returns the type of the event of a run's end."""
+    if kind is FailureKind.PARKED:
+        return "job_parked"
     return "job_timeout" if kind is FailureKind.TIMEOUT else f"job_{status.value.lower()}"
 
 
@@ -77,6 +79,10 @@ def settle(
     if kind is FailureKind.CRASH and lone_crashes >= retry_policy.MOST_LONE_CRASHES:
         outcome = replace(outcome, error=CRASHES_ERROR)
         return _ends(outcome, Stage.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)
+    if kind is FailureKind.PARKED:
+        return Settlement(
+            outcome=outcome, stage=Stage.RUNNING, decision=Decision.RETRY, retry=Retry(0, 0.0), chain_end=None
+        )
     retry = retry_policy.decide(policy, [*earlier_failures, kind], chance, quota_seconds)
     if retry is None:
         return _ends(outcome, Stage.RUNNING, Decision.PERMANENT, ChainEnd.FAILED)

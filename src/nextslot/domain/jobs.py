@@ -12,6 +12,7 @@ from .bounds import MAX_PRIORITY, URGENT, Json, Name, Priority, Seconds, Text, T
 from .declared_values import At, Id, Internal, InternalLater, Later, Says, Value
 from .failures import Decision, RetryPolicy
 from .runs import RunStatus
+from .signals import SignalSetting
 from .webhooks import WebhookSetting
 
 DEFAULT_OFFICE = "default"
@@ -81,6 +82,7 @@ class JobRequest(Value, Generic[At]):
     timeout_seconds: Seconds | None = None
     stall_timeout_seconds: Seconds | None = None
     webhook: WebhookSetting = None
+    await_signal: SignalSetting = None
     unique_key: Annotated[Text | None, Says(asked="While a job with this key has not ended, it is the answer")] = None
     created_by: Text | None = None
 
@@ -125,6 +127,8 @@ class JobFields(JobRequest[At]):
     sequence: Annotated[int | None, Says("Its place in its group, from 0")] = None
     retry_of: str | None = None
     webhook_status: Literal["none", "pending", "delivered", "failed"] = "none"
+    asked_at: Annotated[Later[At | None], Says("Since when only its signal holds it back")] = None
+    answer_by: Annotated[Later[At | None], Says("When its signal gets the default answer")] = None
     started_at: Later[At | None] = None
     finished_at: Later[At | None] = None
     cancel_requested_at: Later[At | None] = None
@@ -141,7 +145,7 @@ class Job(JobFields[Instant]):
     """One intent to run something, once."""
 
     FIRST = ("job_id", "job_type", "status", "office_id", "title", "params", "priority", "aged_steps")
-    WORKED_OUT = ("status", "permanently_failed")
+    WORKED_OUT = ("status", "permanently_failed", "awaiting")
 
     chain_id: Internal[str]
     lane_id: Internal[int]
@@ -149,10 +153,12 @@ class Job(JobFields[Instant]):
     stage: InternalLater[Stage]
     outcome: InternalLater[RunStatus | None] = None
     decision: InternalLater[Decision | None] = None
-    # What holds it back: the number of unmet prerequisites, its time, its turn in its group.
+    # What holds it back: the number of unmet prerequisites, its signal included, its time, its turn in its group.
     unmet: Internal[int] = 0
     is_due: Internal[bool] = True
     is_turn: Internal[bool] = True
+    # Whether its signal has not come.
+    is_awaiting: Internal[bool] = False
     passed_over_since: InternalLater[Instant | None] = None
     # When it gets its next step.
     ages_at: InternalLater[Instant | None] = None
@@ -165,6 +171,19 @@ class Job(JobFields[Instant]):
     @property
     def is_ready(self) -> bool:
         return self.stage is Stage.QUEUED and self.unmet == 0 and self.is_due and self.is_turn
+
+    @property
+    def is_asking(self) -> bool:
+        """Returns whether nothing but its signal holds it back."""
+        return self.stage is Stage.QUEUED and self.is_awaiting and self.unmet == 1 and self.is_due and self.is_turn
+
+    @property
+    def awaiting(self) -> dict[str, Json] | None:
+        """Returns the signal that it waits for, as readers see it."""
+        if self.stage is not Stage.QUEUED or not self.is_awaiting or self.await_signal is None:
+            return None
+        times = {"asked_at": self.asked_at, "answer_by": self.answer_by}
+        return {**self.await_signal, **{name: None if at is None else str(at) for name, at in times.items()}}
 
     @property
     def is_running(self) -> bool:

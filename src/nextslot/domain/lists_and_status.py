@@ -10,7 +10,7 @@ from .declared_values import At, Says, Value
 from .direct import Reservation
 from .jobs import Job
 from .offices import Limit
-from .runs import Run
+from .runs import Checkpoint, Run
 
 T = TypeVar("T")
 
@@ -36,13 +36,15 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """A job with its run and its whole chain, all of one moment; `attempts` are the places in the chain, by job."""
+    """A job with its run, its whole chain and the last checkpoint of that, all of one moment; `attempts` are the places
+    in the chain, by job."""
 
     job: Job
     attempt: int
     run: Run | None
     chain: tuple[Job, ...]
     attempts: Mapping[str, int]
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

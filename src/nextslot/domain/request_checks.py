@@ -10,7 +10,7 @@ from typing import Any
 from nextslot.errors import Invalid, Problem
 from nextslot.system.instant import Instant
 
-from . import RETRYABLE, URGENT, Backoff, FailureKind, Json, NewJob, RetryPolicy, bounds, webhook_delivery
+from . import RETRYABLE, URGENT, Backoff, FailureKind, Json, NewJob, RetryPolicy, bounds, signals, webhook_delivery
 from .declared_values import Declared, declared, is_time, is_words
 
 MAX_TEXT = bounds.MAX_TEXT
@@ -58,6 +58,7 @@ def problems(
             if new.webhook is not None
             else ()
         ),
+        *(signals.problems("await_signal", new.await_signal) if new.await_signal is not None else ()),
         *params_problems(new.params),
     ]
 

@@ -122,7 +122,7 @@ def must_be_isolated(attempts: Sequence[ChainRun]) -> bool:
 
 def _link_counts(kinds: Sequence[FailureKind]) -> bool:
     """Whether the link that follows the last of these failures counts against the limit."""
-    if kinds[-1] is FailureKind.QUOTA:
+    if kinds[-1] in (FailureKind.QUOTA, FailureKind.PARKED):
         return False
     streak = _streak(kinds, FailureKind.INTERRUPTED)
     return streak == 0 or streak > FREE_INTERRUPTIONS

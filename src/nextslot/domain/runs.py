@@ -54,7 +54,16 @@ class Run(OutcomeFields, Generic[At]):
         None
     )
     devices: Annotated[Later[Mapping[str, Json] | None], Says("By resource, the named devices that it had")] = None
+    park: Annotated[Later[Mapping[str, Json] | None], Says("The signal that its session waits for")] = None
     artifacts: Apart[tuple[Artifact, ...]] = ()
+
+
+class Checkpoint(Value, Generic[At]):
+    """What a run has stored for the next attempt of its chain: the last one of the chain."""
+
+    run_id: Id
+    stored_at: At
+    value: Json
 
 
 class Outcome(OutcomeFields):
@@ -65,6 +74,8 @@ class Outcome(OutcomeFields):
     # Of a failure of kind `quota`: when the provider renews it, and which resource it is of; None: not known.
     quota_until: Instant | None = None
     quota_resource: str | None = None
+    # Of the kind `parked`: what its session waits for.
+    park: Mapping[str, Json] | None = None
 
     @classmethod
     def completed(cls, result: Json = None) -> "Outcome":
@@ -73,6 +84,12 @@ class Outcome(OutcomeFields):
     @classmethod
     def failed(cls, kind: FailureKind, error: str, exit_code: int | None = None) -> "Outcome":
         return cls(status=RunStatus.FAILED, failure_kind=kind, error=error, exit_code=exit_code)
+
+    @classmethod
+    def parked(cls, wait: Mapping[str, Json]) -> "Outcome":
+        """Ends a run whose session waits for a signal; the next job of the chain goes on when it has come."""
+        error = f"parked until the signal {wait['name']!r} comes"
+        return cls(status=RunStatus.FAILED, failure_kind=FailureKind.PARKED, error=error, park=wait)
 
     @classmethod
     def skipped(cls, reason: str) -> "Outcome":

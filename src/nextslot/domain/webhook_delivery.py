@@ -18,7 +18,7 @@ from .bounds import must_be
 from .webhooks import CHAT_FORMATS, HIDDEN
 
 RUN_EVENTS = ("job.run.completed", "job.run.failed", "job.run.skipped")
-JOB_EVENTS = (*RUN_EVENTS, "job.failed_permanently", "job.cancelled", "job.stalled")
+JOB_EVENTS = (*RUN_EVENTS, "job.failed_permanently", "job.cancelled", "job.stalled", "job.awaiting_signal")
 EVENTS = (*JOB_EVENTS, "group.finished", "schedule.skipped")
 GROUP_EVENTS = ("group.finished",)
 DIRECT_EVENTS = ("direct.completed", "direct.failed", "direct.skipped")

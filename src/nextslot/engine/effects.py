@@ -58,6 +58,9 @@ class Claim(NamedTuple):
     # By resource, the named devices that this run alone uses, and what its environment says about them.
     devices: Devices = NO_DEVICES
     environment: Mapping[str, str] = NO_VARIABLES
+    # The first job of its chain if this is a later attempt, or one that waited for a signal: it gets the chain's last
+    # checkpoint, and the answers to its waits.
+    continues: str | None = None
 
 
 # Updates change the engine's memory, on the thread that committed.

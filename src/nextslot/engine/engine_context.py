@@ -44,6 +44,26 @@ class EngineContext:
         self.events.note(tx, "job_ready", now, job.office_id, job.job_id)
         self.begin_aging(tx, job.office_id, [job.job_id], now)
 
+    def note_freed(self, tx: Tx, job: Job | Freed, now: Instant) -> None:
+        """Notes a queued job that something no longer holds back, if it is ready or only its signal is left."""
+        if job.is_ready:
+            self.note_ready(tx, job, now)
+        elif job.is_asking:
+            self.ask(tx, job.job_id, now)
+
+    def ask(self, tx: Tx, job_id: str, now: Instant) -> None:
+        """Asks for the signal of a job that nothing else holds back; from now on its deadline counts."""
+        job = jobs.get(tx, job_id)
+        if job is None or job.await_signal is None or job.asked_at is not None:
+            return
+        seconds = job.await_signal["deadline_seconds"]
+        answer_by = None if seconds is None else now.after(seconds)
+        jobs.asked(tx, job_id, now, answer_by)
+        self.timer.note(tx, answer_by)
+        asked = job._replace(asked_at=now, answer_by=answer_by).awaiting
+        self.events.note(tx, "job_awaiting_signal", now, job.office_id, job_id, details=asked)
+        self.webhooks.job_changed(tx, job_id, job.office_id, job.webhook is not None, ("job.awaiting_signal",), now)
+
     def begin_aging(self, tx: Tx, office_id: str, job_ids: Sequence[str], now: Instant) -> None:
         """Stores when jobs that are ready from now on get their next step, if their office ages its jobs."""
         if (at := self.next_step(tx, office_id, now)) is not None:

@@ -18,6 +18,7 @@ from nextslot.domain import FailureKind, Outcome, RunStatus
 from nextslot.errors import Invalid, Problem, Unavailable
 
 from . import inputs
+from .checkpoints import CHANNEL_FD, FD_VARIABLE, FILE_VARIABLE, CheckpointLines
 from .command_output import Output
 from .inputs import Inputs
 from .job_types import JobType, JobTypes
@@ -154,7 +155,7 @@ class CommandHandler:
         """Runs the command. Returns only when no process of its tree is left, also after a cancel."""
         run.log_cap = self._command.log_cap_bytes
         output = Output(run)
-        with run.inputs_file() as told:
+        with run.told_files() as told:
             try:
                 start = self._start(run, params, told)
             except Invalid as error:
@@ -171,7 +172,7 @@ class CommandHandler:
         used_up = self._command.used_up(outcome, output.tail)
         return outcome if used_up is None else used_up
 
-    def _start(self, run: RunContext, params: Mapping[str, Any], told: Path | None) -> Start:
+    def _start(self, run: RunContext, params: Mapping[str, Any], told: Mapping[str, str]) -> Start:
         cwd = self._command.cwd
         return Start(
             argv=self._command.argv(params, run.inputs),
@@ -209,12 +210,16 @@ async def start_command(
     """Starts a command under a guardian, in its sandbox if it has one."""
     if command.sandbox is not None:
         inputs_paths = [one.path for one in run.inputs.values() if one is not None and one.path.exists()]
-        told = start.env.get("NEXTSLOT_INPUTS")
-        shown = [*inputs_paths, *([] if told is None else [Path(told)])]
+        told = [
+            Path(start.env[name])
+            for name in ("NEXTSLOT_INPUTS", "NEXTSLOT_SIGNALS", FILE_VARIABLE)
+            if name in start.env
+        ]
+        shown = [*inputs_paths, *told]
         start = command.sandbox.apply(
             start, run.artifacts, shown, guardians.private_directories, guardians.private_files
         )
-    return await guardians.start(start, output.write)
+    return await guardians.start(start, output.write, CheckpointLines(run.keep_soon))
 
 
 async def until_ended(process: Process, run: RunContext, grace_seconds: float) -> End:
@@ -262,9 +267,9 @@ def with_process(outcome: Outcome, process: Process, end: End) -> Outcome:
     return replace(outcome, exit_code=end.exit_code, session_id=f"{process.pid}@{process.start_time}")
 
 
-def environment(command: CommandType, run: RunContext, told: Path | None) -> dict[str, str]:
-    """Returns the command's environment: a few inherited variables, the configured ones, the ids of the run, and the
-    file with its inputs, if it has any."""
+def environment(command: CommandType, run: RunContext, told: Mapping[str, str]) -> dict[str, str]:
+    """Returns the command's environment: a few inherited variables, the configured ones, the ids of the run, where it
+    writes checkpoints, and the files with its inputs and its last checkpoint, if it has any."""
     return {
         **_inherited(command.pass_env),
         **command.env,
@@ -272,7 +277,8 @@ def environment(command: CommandType, run: RunContext, told: Path | None) -> dic
         "NEXTSLOT_JOB_ID": run.job_id,
         "NEXTSLOT_ATTEMPT": str(run.attempt),
         "NEXTSLOT_ARTIFACTS": str(run.artifacts.absolute()),
-        **({} if told is None else {"NEXTSLOT_INPUTS": str(told)}),
+        FD_VARIABLE: str(CHANNEL_FD),
+        **told,
         **run.environment,
     }
 

@@ -18,11 +18,12 @@ from .job_types import resource_units
 from .quota_times import pattern_problem
 from .sandbox import sandbox_of
 
-# What a configured exit code may mean. Only the scheduler itself decides that a run crashed or was cancelled.
+# What a configured exit code may mean. Only the scheduler itself decides that a run crashed, was cancelled or parked.
 MEANINGS = frozenset({COMPLETED, SKIPPED, *FailureKind}) - {
     FailureKind.CRASH,
     FailureKind.INTERRUPTED,
     FailureKind.CANCELLED,
+    FailureKind.PARKED,
 }
 
 # The options of a table `[job_types.NAME]` with a Python handler.

@@ -19,6 +19,7 @@ from nextslot.domain import FailureKind, Outcome, RunStatus
 from nextslot.errors import Invalid
 from nextslot.system.instant import Instant
 
+from .checkpoints import CheckpointLines
 from .command import GRACE_SECONDS, broken, until_ended
 from .command_output import Output
 from .inputs import as_json
@@ -40,7 +41,8 @@ class IsolatedHandler:
 
     async def __call__(self, run: RunContext, /, **params: Any) -> Outcome:
         output = Output(run)
-        process = await self._guardians.start(self._start(run, params), output.write)
+        lines = CheckpointLines(run.keep_soon)
+        process = await self._guardians.start(self._start(run, params), output.write, lines)
         end = await until_ended(process, run, self.grace_seconds)
         left = run.artifacts / OUTCOME_FILE
         outcome = broken(end) or _read(left) or _no_outcome(end)
@@ -58,6 +60,8 @@ class IsolatedHandler:
             "artifacts": str(run.artifacts.absolute()),
             "inputs": orjson.loads(as_json(run.inputs)),
             "devices": run.devices,
+            "checkpoint": run.last_checkpoint,
+            "signals": run.signals,
         }
         return Start(
             argv=(sys.executable, "-m", f"{__package__}.isolated_handler_main"),

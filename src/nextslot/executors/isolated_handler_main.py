@@ -6,15 +6,19 @@ import importlib.util
 import inspect
 import logging
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from nextslot.domain import Outcome
+from nextslot.domain import Json, Outcome
+from nextslot.errors import Unavailable
 
+from .checkpoints import CHANNEL_FD, KEPT, Kept, checked
 from .inputs import of_json
 from .isolated_handler import OUTCOME_FILE
 from .run_context import RunContext, raised, returned
@@ -30,6 +34,21 @@ class _IsolatedRun(RunContext):
         self._artifacts = Path(what["artifacts"])
         self.inputs = of_json(what["inputs"])
         self.devices = {resource: tuple(names) for resource, names in what["devices"].items()}
+        self.last_checkpoint = what["checkpoint"]
+        self.signals = what["signals"]
+        # The handler may be called in any thread, and several may store something.
+        self._channel = socket.socket(fileno=CHANNEL_FD)
+        self._answers = self._channel.makefile("rb")
+        self._lock = threading.Lock()
+
+    def checkpoint(self, value: Json) -> Kept:
+        text = checked(value)
+        with self._lock:
+            self._channel.sendall(text.encode() + b"\n")
+            answer = self._answers.readline().decode("utf-8", "replace").strip()
+        if answer != "ok":
+            raise Unavailable(answer.removeprefix("error ") or "the scheduler is gone")
+        return KEPT
 
     def progress(self, fraction: float, text: str = "") -> None:
         super().progress(fraction, text)

@@ -1,10 +1,11 @@
 """The context of a run, which a handler receives; and what a handler returns or raises, as an outcome."""
 
+import asyncio
 import logging
 import math
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -13,11 +14,13 @@ from typing import Any, NoReturn
 
 import orjson
 
-from nextslot.domain import FailureKind, Json, Outcome
+from nextslot.domain import FailureKind, Json, Outcome, signals
 from nextslot.domain.devices import NO_DEVICES, NO_VARIABLES, Devices
 from nextslot.domain.request_checks import json_problems
+from nextslot.errors import Invalid, Unavailable
 from nextslot.system.instant import Instant
 
+from .checkpoints import FILE_VARIABLE, KEPT, Kept, checked
 from .inputs import Inputs, as_json
 from .quota_times import seconds_of_headers, wall_time
 from .run_files import RunFiles
@@ -27,6 +30,7 @@ log = logging.getLogger(__name__)
 
 MAX_RESULT_BYTES = 64 * 1024
 MAX_ERROR = 10_000
+NOTHING_KEPT = "this run stores no checkpoints: only jobs have attempts that could go on from one"
 
 Listener = Callable[[str, Mapping[str, Any]], None]
 
@@ -75,6 +79,14 @@ class QuotaExceeded(Fail):
         return cls(message, retry_after=seconds_of_headers(headers, wall_time()), resource=resource)
 
 
+class Parked(Exception):
+    """Raised by `run.park`: the run ends, and its chain goes on when the signal has come."""
+
+    def __init__(self, wait: Mapping[str, Json]) -> None:
+        super().__init__(f"parked for the signal {wait['name']!r}")
+        self.wait = wait
+
+
 class Stopped(Exception):
     """Raised by `run.check()` once the run has been asked to stop."""
 
@@ -103,6 +115,10 @@ class RunContext:
         # By resource, the named devices that are this run's alone, and the variables that name them to programs.
         self.devices: Devices = NO_DEVICES
         self.environment: Mapping[str, str] = NO_VARIABLES
+        # What the attempt before has left with `checkpoint`; None: nothing.
+        self.last_checkpoint: Json = None
+        # The answers to the signals that its chain has waited for, by their names.
+        self.signals: Mapping[str, Json] = {}
         self.title: str | None = None
         self.role: str | None = None
         self.task_id: str | None = None
@@ -118,6 +134,10 @@ class RunContext:
         # The wall clock, by which instants are counted.
         self.wall_time: Callable[[], Instant] = wall_time
         self.on_activity: Callable[[], None] | None = None
+        # Stores a checkpoint; and the event loop that does, whose thread must not wait for it.
+        self.keep: Callable[[str], asyncio.Future[None]] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.loop_thread = 0
         self._files = files
         self._is_stopped = False
         self._stop: threading.Event | None = None
@@ -131,6 +151,40 @@ class RunContext:
         self.fraction = min(1.0, max(0.0, float(fraction)))
         self.text = text
         self.note("progress", {"fraction": self.fraction, "text": text})
+
+    def checkpoint(self, value: Json) -> Awaitable[None]:
+        """Stores JSON of at most 64 KiB with the chain; the next attempt has it as `last_checkpoint`.
+
+        In a plain function it is durable when this returns; in an async one when the awaited call returns. Of several
+        that wait only the last is stored. Raises Invalid for a value that cannot be stored, Unavailable if the
+        database does not answer.
+        """
+        text = checked(value)
+        self._note_activity()
+        if threading.get_ident() == self.loop_thread:
+            return self.keep_soon(text)
+        return self._keep_now(text)
+
+    def keep_soon(self, text: str) -> "asyncio.Future[None]":
+        """Stores a checkpoint; called on the event loop."""
+        if self.keep is None:
+            raise Unavailable(NOTHING_KEPT)
+        kept = self.keep(text)
+        kept.add_done_callback(self._log_unkept)
+        return kept
+
+    def _log_unkept(self, kept: "asyncio.Future[None]") -> None:
+        if not kept.cancelled() and (error := kept.exception()) is not None:
+            log.warning("run %s: a checkpoint was not stored: %s", self.run_id, error)
+
+    def _keep_now(self, text: str) -> Kept:
+        if self.keep is None or self.loop is None:
+            raise Unavailable(NOTHING_KEPT)
+        asyncio.run_coroutine_threadsafe(self._kept(text), self.loop).result()
+        return KEPT
+
+    async def _kept(self, text: str) -> None:
+        await self.keep_soon(text)
 
     def note(self, kind: str, data: Mapping[str, Any]) -> None:
         """Records activity: `progress`, or a piece of `output`."""
@@ -211,20 +265,47 @@ class RunContext:
     def fail(self, message: str, kind: FailureKind | str = FailureKind.ERROR) -> NoReturn:
         raise Fail(message, kind)
 
+    def park(self, name: str, **wait: Json) -> NoReturn:
+        """Ends the run without using up an attempt; the chain goes on when the signal has come, or its deadline.
+
+        `wait` are the other parts of `await_signal`: `question`, `deadline_seconds`, `on_deadline`, `answered_by`. The
+        next attempt has the answer in `signals[name]`, and the last checkpoint.
+        """
+        given = {"name": name, **wait}
+        if found := list(signals.problems("park", given)):
+            raise Invalid(found)
+        raise Parked(signals.completed(given))
+
     @contextmanager
     def inputs_file(self) -> Iterator[Path | None]:
-        """Writes the inputs to a file, for a command, and removes the file at the end; None without inputs."""
-        if not self.inputs:
-            yield None
-            return
-        path = self._files.inputs_file(self.run_id).absolute()
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_bytes(as_json(self.inputs))
+        """Writes the inputs to a file, for a program, and removes the file at the end; None without inputs."""
+        with self.told_files() as told:
+            yield Path(told["NEXTSLOT_INPUTS"]) if self.inputs else None
+
+    @contextmanager
+    def told_files(self) -> Iterator[Mapping[str, str]]:
+        """Writes inputs, signals and the last checkpoint to files, for a command, and removes the files at the end.
+
+        Yields their paths by the variables that name them.
+        """
+        files = {}
+        if self.inputs:
+            files["NEXTSLOT_INPUTS"] = self._files.inputs_file(self.run_id).absolute(), as_json(self.inputs)
+        if self.last_checkpoint is not None:
+            path = self._files.checkpoint_file(self.run_id).absolute()
+            files[FILE_VARIABLE] = path, orjson.dumps(self.last_checkpoint)
+        if self.signals:
+            path = self._files.signals_file(self.run_id).absolute()
+            files["NEXTSLOT_SIGNALS"] = path, orjson.dumps(self.signals)
         try:
-            yield path
+            for path, content in files.values():
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path.touch(mode=0o600)
+                path.write_bytes(content)
+            yield {name: str(path) for name, (path, _) in files.items()}
         finally:
-            path.unlink(missing_ok=True)
+            for path, _ in files.values():
+                path.unlink(missing_ok=True)
 
     # Methods that only the executor calls.
 
@@ -297,6 +378,8 @@ def raised(run: RunContext, error: BaseException) -> Outcome:
     """Returns the outcome of a handler that raised: one sentence. The traceback goes to the run's log only."""
     if isinstance(error, Skip):
         return Outcome.skipped(_clean(_text(error)) or "no reason given")
+    if isinstance(error, Parked):
+        return Outcome.parked(error.wait)
     if isinstance(error, Stopped):
         return Outcome.failed(FailureKind.CANCELLED, "stopped")
     run.log.error("%s", "".join(traceback.format_exception(error)).rstrip())

@@ -90,6 +90,14 @@ class RunFiles:
         """Returns the file that tells a command what its inputs are; it exists while the command runs."""
         return self._data / "inputs" / f"{run_id}.json"
 
+    def checkpoint_file(self, run_id: str) -> Path:
+        """Returns the file with the last checkpoint of a command's chain; it exists while the command runs."""
+        return self._data / "inputs" / f"{run_id}.checkpoint.json"
+
+    def signals_file(self, run_id: str) -> Path:
+        """Returns the file with the answers that a command's chain has waited for; it exists while the command runs."""
+        return self._data / "inputs" / f"{run_id}.signals.json"
+
     def collect_artifacts(self, run_id: str) -> tuple[Artifact, ...]:
         """Returns the regular files that a run left, which are then the owner's alone.
 
@@ -141,7 +149,8 @@ class RunFiles:
         """Removes the logs and artifacts of runs. Missing files are no error."""
         for run_id in run_ids:
             self.log_paths(run_id).remove()
-            self.inputs_file(run_id).unlink(missing_ok=True)
+            for told in (self.inputs_file(run_id), self.checkpoint_file(run_id), self.signals_file(run_id)):
+                told.unlink(missing_ok=True)
             root = self.artifacts_root(run_id)
             if root.is_symlink():
                 root.unlink()

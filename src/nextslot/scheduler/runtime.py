@@ -42,6 +42,7 @@ from nextslot.engine.schedules.template_settings import TemplateSettings
 from nextslot.engine.settings.key_ring import KeyRing
 from nextslot.engine.settings.office_settings import OfficeSettings
 from nextslot.engine.settings.stored_bytes import StoredBytes
+from nextslot.engine.signals.signals import Signals
 from nextslot.engine.submit.intake import Intake
 from nextslot.engine.submit.past_work import PastWork
 from nextslot.engine.submit.queue_order import QueueManager
@@ -127,6 +128,7 @@ class Runtime:
         resolver = DependencyResolver(engine)
         self.retries = RetryController(engine, self.queue, group_progress)
         self.finisher = JobFinisher(engine, self.retries, resolver, group_progress, self.outages)
+        self.signals = Signals(engine, self.finisher)
         self.intake = Intake(engine, self.queue, resolver, self.finisher)
         self.past = PastWork(engine)
         self.executor = Executor(given.clock, self.job_types, given.threads, self.files, stall_alarm_seconds)

@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 
 from nextslot.domain import (
     DEFAULT_OFFICE,
+    Actor,
+    Answer,
+    Checkpoint,
     Direct,
     Event,
     Group,
@@ -19,16 +22,20 @@ from nextslot.domain import (
     OnFailure,
     RequestContext,
     Run,
+    Signal,
     Why,
 )
+from nextslot.domain import signals as signal_rules
 from nextslot.engine.direct.connected_callers import Update
 from nextslot.engine.events.event_feed import EventPage
 from nextslot.engine.finish.job_finisher import Cancelled
 from nextslot.engine.finish.retries import Retried
 from nextslot.engine.settings.office_quotas import OfficeQuotas
+from nextslot.engine.signals.signals import Sent, refuse_signal
 from nextslot.engine.submit.idempotency import Once, Replayed
 from nextslot.engine.submit.intake import Accepted
-from nextslot.errors import Draining, NotFound
+from nextslot.errors import Conflict, Draining, Invalid, NotFound
+from nextslot.executors.checkpoints import checked
 from nextslot.executors.job_type_catalog import Catalog
 from nextslot.extension_api import Attached
 from nextslot.extension_api.host import Host
@@ -47,7 +54,8 @@ from nextslot.services.stats import StatsService
 from nextslot.services.templates import TemplateService
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.services.webhooks import WebhookSubscriptions
-from nextslot.store.tables import direct, groups, jobs, runs
+from nextslot.store.contract import Tx
+from nextslot.store.tables import checkpoints, direct, groups, jobs, runs, signals
 from nextslot.store.tables.jobs import Place
 from nextslot.system.disk_space import DiskSpace
 
@@ -285,6 +293,87 @@ class Services:
         return await self._access.create(
             lambda tx: retries.retry_by_hand(tx, run_id, priority, self._clock.now()), once=once
         )
+
+    async def checkpoint(self, run_id: str, value: Json) -> Checkpoint:
+        """Stores what a run that has not ended leaves for the next attempt of its chain, as `run.checkpoint` does."""
+        text = checked(value)
+
+        def keep(tx: Tx) -> Checkpoint:
+            run, now = arguments.found(runs.get(tx, run_id), "run", run_id), self._clock.now()
+            if run.status is not None or not checkpoints.keep(tx, run_id, text, now):
+                raise Conflict(f"run {run_id} has ended: only a running one can leave a checkpoint")
+            return Checkpoint(run_id=run_id, stored_at=now, value=value)
+
+        return await self._access.write(keep)
+
+    # Signals.
+
+    async def signal(
+        self,
+        job_id: str,
+        name: str,
+        payload: Json = None,
+        answer: Answer | str = Answer.APPROVE,
+        signal_id: str | None = None,
+    ) -> Sent:
+        """Answers the signal that the chain of a job waits for, or keeps the answer until it does.
+
+        The same answer again, or the same `signal_id`, is answered with the stored one.
+        """
+        refuse_signal(name, payload, signal_id)
+        given, context = arguments.choice(Answer, answer, "answer"), self._access.context
+        if given is Answer.FAIL:
+            raise Invalid("is 'fail', which only a deadline answers; give 'approve' or 'reject'", field="answer")
+        who = "python" if context.actor is None else context.actor.name
+        callers = None if context.actor is None else (who,)
+
+        def send(tx: Tx) -> Sent:
+            now = self._clock.now()
+            return self._runtime.signals.send(
+                tx, job_id, name, given, payload, who, now, signal_id=signal_id, callers=callers
+            )
+
+        return await self._access.write(send)
+
+    async def signals(self, job_id: str) -> list[Signal]:
+        """Returns the answers that the chain of a job got, and those that are kept for it; the oldest first."""
+        job = await self.job(job_id)
+        return await self._access.read(lambda tx: signals.of_chain(tx, job.chain_id))
+
+    async def job_of_link(self, token: str) -> Job:
+        """Returns the job that a signed link is about; raises if the link is wrong or has expired."""
+        return await self.job(self._link(token).job_id)
+
+    async def signal_by_link(self, token: str, answer: str) -> Sent:
+        """Answers by a signed link, whoever has it, once; the audit log names the link's job and signal."""
+        link = self._link(token)
+        actor = Actor(name="link", key_id=None, action="POST /signal/{token}", target=f"/api/jobs/{link.job_id}")
+        access = self._access.for_caller(RequestContext(actor=actor))
+        given = arguments.choice(Answer, answer, "answer")
+
+        def send(tx: Tx) -> Sent:
+            job = arguments.found(jobs.get(tx, link.job_id), "job", link.job_id)
+            if job.awaiting is None or job.awaiting["name"] != link.name:
+                raise Conflict(f"the signal {link.name!r} was answered before, or its job has ended: {job.status}")
+            now = self._clock.now()
+            return self._runtime.signals.send(tx, link.job_id, link.name, given, None, "link", now, callers=("link",))
+
+        return await access.write(send)
+
+    def _link(self, token: str) -> signal_rules.Link:
+        link = self._runtime.webhooks.read_link(token)
+        if link is None or link.expires_at <= self._clock.now():
+            problem = "is not one of this server" if link is None else f"has expired at {link.expires_at}"
+            raise Invalid(f"the link {problem}; ask for a new notice, or answer with `nextslot approve`")
+        return link
+
+    async def park(self, run_id: str, name: str, **wait: Json) -> Run:
+        """Lets a running run end with the kind `parked`: its chain goes on when the signal has come."""
+        given = {"name": name, **wait}
+        if problems := list(signal_rules.problems("park", given)):
+            raise Invalid(problems)
+        await self._access.write(lambda tx: self._runtime.signals.park(tx, run_id, signal_rules.completed(given)))
+        return await self.run_by_id(run_id)
 
     # Jobs changed.
 

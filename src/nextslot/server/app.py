@@ -27,6 +27,7 @@ from nextslot.server.routes.queue import queue
 from nextslot.server.routes.runs import runs
 from nextslot.server.routes.schedules import schedules
 from nextslot.server.routes.service import Reload, service
+from nextslot.server.routes.signals import signals
 from nextslot.server.routes.stats import stats
 from nextslot.server.routes.templates import templates
 from nextslot.server.routes.webhooks import webhooks
@@ -58,8 +59,8 @@ A durable job scheduler. Jobs wait in a queue with a strict order until every li
 """
 
 ROUTERS: list[APIRouter] = [
-    jobs, queue, runs, templates, schedules, groups, direct, webhooks, events, keys, quotas, nodes, stats, service,
-    metrics, pages, console,
+    jobs, queue, runs, signals, templates, schedules, groups, direct, webhooks, events, keys, quotas, nodes, stats,
+    service, metrics, pages, console,
 ]  # fmt: skip
 
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}

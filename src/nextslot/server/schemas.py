@@ -157,8 +157,19 @@ class RunDetail(Run):
     progress: Progress | None = Field(description="While it runs, if it reports any")
 
 
+@shows(domain.Signal, IN_ANSWERS)
+class Signal(ResponseModel):
+    pass
+
+
+@shows(domain.Checkpoint, IN_ANSWERS)
+class Checkpoint(ResponseModel):
+    pass
+
+
 class JobDetail(Job):
     run: Run | None
+    checkpoint: Checkpoint | None = Field(description="The last one of its chain, which its next attempt gets")
     chain: list[Job] = Field(description="The whole chain from its root, this job included")
 
 

@@ -28,7 +28,7 @@ from nextslot.domain import (
 from nextslot.domain.filters import DirectFilter, EventFilter, GroupFilter, JobFilter, RunFilter
 from nextslot.errors import Invalid, NotFound
 from nextslot.store.contract import Tx
-from nextslot.store.tables import direct, events, filter_sql, jobs, lanes, offices, outages, runs
+from nextslot.store.tables import checkpoints, direct, events, filter_sql, jobs, lanes, offices, outages, runs
 from nextslot.store.tables.filter_sql import Part
 from nextslot.store.tables.jobs import Link, Place
 from nextslot.store.tables.keyset_pagination import Key
@@ -202,7 +202,8 @@ def _detail(tx: Tx, job_id: str) -> JobDetail:
     job = found(jobs.get(tx, job_id), "job", job_id)
     chain = tuple(jobs.chain(tx, job.chain_id))
     places = {one.job_id: place for place, one in enumerate(chain, start=1)}
-    return JobDetail(job, places[job_id], runs.of_job(tx, job_id), chain, places)
+    kept = checkpoints.of_chain(tx, job.chain_id)
+    return JobDetail(job, places[job_id], runs.of_job(tx, job_id), chain, places, kept)
 
 
 def _queue(tx: Tx, office_id: str, after: Key | None, limit: int) -> QueuePage:

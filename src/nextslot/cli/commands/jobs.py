@@ -41,7 +41,7 @@ MOST_COUNTED = 10_000
 
 
 def register(app: typer.Typer) -> None:
-    for function in (submit, run, ls, show, why, log, cat, cancel, retry, rerun, move, change):
+    for function in (submit, run, ls, show, why, log, cat, cancel, retry, rerun, move, change, signal, approve, reject):
         command(app)(function)
 
 
@@ -69,6 +69,14 @@ def submit(
     webhook_format: WebhookFormat = None,
     retries: Retries = None,
     retry_on: RetryOn = None,
+    await_signal: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Start only after this signal: see `nextslot approve`.")
+    ] = None,
+    question: Annotated[str | None, typer.Option(help="What the signal decides, for those who answer.")] = None,
+    deadline: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long it waits for the signal.")] = None,
+    on_deadline: Annotated[
+        str | None, typer.Option(metavar="ANSWER", help="Without an answer: approve, reject (default) or fail.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, retries included.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait, and show its log as it is written.")] = False,
     dry_run: Annotated[
@@ -87,6 +95,7 @@ def submit(
         office_id=office,
         role=role,
         unique_key=unique_key,
+        await_signal=_wait(await_signal, question, deadline, on_deadline),
         **arguments.follow_up(webhook, webhook_format, retries, retry_on),
     )
     values = parsed_params(session, job_type, params)
@@ -96,6 +105,15 @@ def submit(
         return
     job = client.submit(job_type, values, idempotency_key=idempotency_key, **options)
     submitted(session, job, wait=wait, follow=follow)
+
+
+def _wait(
+    name: str | None, question: str | None, deadline: float | None, on_deadline: str | None
+) -> dict[str, Any] | None:
+    parts = arguments.given(question=question, deadline_seconds=deadline, on_deadline=on_deadline)
+    if name is None and parts:
+        raise typer.BadParameter("--question, --deadline and --on-deadline need --await-signal NAME")
+    return None if name is None else {"name": name, **parts}
 
 
 def submitted(session: Session, job: "Job", *, wait: bool, follow: bool) -> None:
@@ -235,11 +253,27 @@ def _show(job: "JobDetail") -> None:
             "skipped because": run.reason if run else None,
             "result": output.for_people(run.result) if run else None,
             "artifacts": ", ".join(one.name for one in run.artifacts) if run else None,
+            "checkpoint": _checkpoint(job),
+            "waits for": _waits_for(job),
         }
     )
     if len(job.chain) > 1:
         output.say("")
         output.table(HEADINGS, [row(one) for one in job.chain], "")
+
+
+def _waits_for(job: "JobDetail") -> str | None:
+    wait = job.awaiting
+    if wait is None:
+        return None
+    who = f" from {', '.join(wait['answered_by'])}" if wait["answered_by"] else ""
+    deadline = f"; {wait['on_deadline']} at {wait['answer_by']}" if wait["answer_by"] else ""
+    return f"the signal {wait['name']}{who}: {wait['question'] or 'no question'}{deadline}"
+
+
+def _checkpoint(job: "JobDetail") -> str | None:
+    kept = job.checkpoint
+    return None if kept is None else f"{output.for_people(kept.value)} (stored {output.moment(kept.stored_at)})"
 
 
 def why(session: Session, job: JobId) -> None:
@@ -271,6 +305,52 @@ def _expected(forecast: "Why") -> None:
         output.say(
             f"Expected to start {output.moment(forecast.expected_start)}{end} (confidence: {forecast.confidence})."
         )
+
+
+Payload = Annotated[
+    str | None, typer.Option(metavar="JSON", help="What the work gets with the answer; @FILE reads a file.")
+]
+SignalName = Annotated[str | None, typer.Argument(help="The signal's name; default: the one that the job waits for.")]
+
+
+def signal(
+    session: Session,
+    job: JobId,
+    name: Annotated[str, typer.Argument(help="The signal's name.", show_default=False)],
+    payload: Payload = None,
+    signal_id: Annotated[
+        str | None, typer.Option("--id", help="A name of your choice: sent again, it is the same answer.")
+    ] = None,
+) -> None:
+    """Send the signal that a job waits for, or will wait for."""
+    _answer(session, job, name, "approve", payload, signal_id)
+
+
+def approve(session: Session, job: JobId, name: SignalName = None, payload: Payload = None) -> None:
+    """Say yes to a job that waits for an answer."""
+    _answer(session, job, name, "approve", payload)
+
+
+def reject(session: Session, job: JobId, name: SignalName = None, payload: Payload = None) -> None:
+    """Say no to a job that waits for an answer: it is cancelled; a parked session goes on with the no."""
+    _answer(session, job, name, "reject", payload)
+
+
+def _answer(
+    session: Session, job: str, name: str | None, answer: str, payload: str | None, signal_id: str | None = None
+) -> None:
+    client = session.client
+    job_id = arguments.job_id(client, job)
+    if name is None:
+        chain = client.job(job_id).chain
+        wait = chain[-1].awaiting if chain else None
+        if wait is None:
+            raise Invalid(f"job {job_id} does not wait for an answer; name the signal to send one before it does")
+        name = str(wait["name"])
+    value = None if payload is None else arguments.json_value(payload)
+    sent = client.signal(job_id, name, value, answer, signal_id)
+    kept = "" if sent.job_id else "; it is kept until the job waits for it"
+    session.say(sent.json, f"{sent.name}: {sent.answer} by {sent.sent_by}{kept}")
 
 
 def log(

@@ -252,6 +252,7 @@ class DispatchRound:
             waited=None if spec.depends_on is None else spec.chain_id,
             devices=one.devices,
             environment=self.engine.workers.devices.environment(one.devices) if one.devices else NO_VARIABLES,
+            continues=None if spec.retry_of is None and spec.await_signal is None else spec.chain_id,
         )
         tx.local(Started).claims.append(claim)
         if spec.timeout_seconds is not None:

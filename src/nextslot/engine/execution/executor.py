@@ -5,11 +5,12 @@ It decides no retry, changes no job and sends nothing.
 
 import asyncio
 import contextvars
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from nextslot.domain import FailureKind, Outcome, Run
+from nextslot.domain import FailureKind, Json, Outcome, Run
 from nextslot.engine.effects import Claim
 from nextslot.executors.inputs import inputs_of
 from nextslot.executors.job_types import JobType, JobTypes
@@ -26,7 +27,7 @@ _STOP_ERRORS = {
 
 # After which silence of a run there is an alarm.
 STALL_ALARM_SECONDS = 600.0
-NO_INPUTS: Mapping[str, Run] = {}
+Keep = Callable[[str], "asyncio.Future[None]"]
 # A shorter wait may end before any time has passed by the clock, and would be repeated at once.
 SHORTEST_WAIT = 0.001
 # Whoever wakes up so many seconds late was held up, and so was the run: it could not report.
@@ -36,6 +37,17 @@ NOT_ISOLATED = (
     "reload has replaced its job type by one that cannot; name an importable function as the handler, then retry it"
 )
 ISOLATED = "runs in a separate process: the scheduler died several times in a row while this job ran inside it"
+
+
+class Given(NamedTuple):
+    """What is stored for a run before it begins: its inputs, the last checkpoint of its chain, the answers by name."""
+
+    inputs: Mapping[str, Run] = {}
+    checkpoint: Json = None
+    signals: Mapping[str, Json] = {}
+
+
+NOTHING_GIVEN = Given()
 
 
 @dataclass(slots=True)
@@ -76,8 +88,13 @@ class Executor:
     def forget(self, run_id: str) -> None:
         self._expected.pop(run_id, None)
 
-    async def run(self, claim: Claim, listen: Listener | None = None, inputs: Mapping[str, Run] = NO_INPUTS) -> Outcome:
-        """Runs the handler and returns its outcome. Raises only if something other than `stop` cancels the task."""
+    async def run(
+        self, claim: Claim, listen: Listener | None = None, given: Given = NOTHING_GIVEN, keep: Keep | None = None
+    ) -> Outcome:
+        """Runs the handler and returns its outcome. Raises only if something other than `stop` cancels the task.
+
+        `keep` stores a checkpoint of the run.
+        """
         if claim.run_id in self._active:
             raise ValueError(f"run {claim.run_id} is running already: each run needs an id of its own")
         kind = self._expected.pop(claim.run_id, None)
@@ -94,8 +111,10 @@ class Executor:
             claim.run_id, claim.job_id, claim.office_id, claim.job_type, claim.params, claim.attempt, self._files
         )
         run.devices, run.environment = claim.devices, claim.environment
-        if inputs:
-            run.inputs = inputs_of(inputs, self._files)
+        if given.inputs:
+            run.inputs = inputs_of(given.inputs, self._files)
+        run.last_checkpoint, run.signals = given.checkpoint, given.signals
+        run.keep, run.loop, run.loop_thread = keep, asyncio.get_running_loop(), threading.get_ident()
         run.title, run.role, run.task_id, run.session_id = claim.title, claim.role, claim.task_id, claim.session_id
         task = asyncio.current_task() if job_type.is_async else None
         active = self._active[claim.run_id] = _Active(claim, run, job_type, task, claim.timeout_seconds)

@@ -7,20 +7,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from nextslot.domain import FailureKind, Outcome, Run, RunStatus
+from nextslot.domain import FailureKind, Outcome, RunStatus
 from nextslot.engine.direct.connected_callers import ConnectedCallers
 from nextslot.engine.effects import Claim, RunEnded, WorkKind
 from nextslot.engine.forecast.run_durations import Durations
 from nextslot.errors import Damaged, Fenced, Unavailable
 from nextslot.store.contract import PrefetchedWork, Store, Tx
-from nextslot.store.tables import dependencies
+from nextslot.store.tables import checkpoints, dependencies, signals
 from nextslot.system.clock import Clock
 from nextslot.system.instant import Instant
 from nextslot.telemetry.logs import bound
 from nextslot.telemetry.meters import Meters
 from nextslot.telemetry.tracing import Tracer
 
-from .executor import SHORTEST_WAIT, Executor
+from .checkpoints import CheckpointWriter
+from .executor import NOTHING_GIVEN, SHORTEST_WAIT, Executor, Given
 from .stall_alarm import StallAlarm
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class Runner:
         self._has_looked = False
         self._store: Store | None = None
         self._executor = executor
+        self._checkpoints = CheckpointWriter(clock)
         self._finishers = finishers
         self._callers = callers
         self._durations = durations
@@ -148,6 +150,8 @@ class Runner:
         began = self._clock.monotonic()
         outcome = await self._execute(claim)
         seconds = self._clock.monotonic() - began
+        if claim.run_id in self._checkpoints.writers:
+            await self._checkpoints.settled(claim.run_id)
         self._meters.ran(claim.job_type, claim.kind, outcome.status, outcome.failure_kind, seconds)
         await self._record(claim, outcome, seconds)
 
@@ -162,19 +166,34 @@ class Runner:
     async def _outcome(self, claim: Claim) -> Outcome:
         try:
             listen = self._callers.listener(claim.run_id) if claim.run_id in self._callers else None
-            inputs = await self._inputs(claim.waited) if claim.waited is not None else {}
-            return await self._executor.run(claim, listen, inputs)
+            given = await self._given(claim)
+            keep = None if claim.kind is not WorkKind.JOB else lambda text: self._keep(claim.run_id, text)
+            return await self._executor.run(claim, listen, given, keep)
         except Unavailable as error:
             self._executor.forget(claim.run_id)
-            return Outcome.failed(FailureKind.UNAVAILABLE, f"its inputs could not be read: {error}")
+            return Outcome.failed(FailureKind.UNAVAILABLE, f"what is stored for it could not be read: {error}")
         except Exception as error:  # A defect of the executor must not leave the job RUNNING for ever.
             log.exception("run %s: the executor failed", claim.run_id)
             return Outcome.failed(FailureKind.ERROR, f"the executor failed: {type(error).__name__}: {error}"[:500])
 
-    async def _inputs(self, waited: str) -> Mapping[str, Run]:
-        """Reads the runs that the job waited for, after the commit of its start: they do not change any more."""
+    def _keep(self, run_id: str, text: str) -> "asyncio.Future[None]":
         assert self._store is not None
-        return await self._store.read(lambda tx: dependencies.inputs(tx, waited))
+        return self._checkpoints.keep(self._store, run_id, text)
+
+    async def _given(self, claim: Claim) -> Given:
+        """Reads what is stored for a run, after the commit of its start: it does not change any more."""
+        if claim.waited is None and claim.continues is None:
+            return NOTHING_GIVEN
+        assert self._store is not None
+
+        def read(tx: Tx) -> Given:
+            kept = None if claim.continues is None else checkpoints.of_chain(tx, claim.continues)
+            inputs = {} if claim.waited is None else dependencies.inputs(tx, claim.waited)
+            answers = [] if claim.continues is None else signals.of_chain(tx, claim.continues)
+            by_name = {one.name: one.to_dict() for one in answers if one.job_id is not None}
+            return Given(inputs, None if kept is None else kept.value, by_name)
+
+        return await self._store.read(read)
 
     async def _record(self, claim: Claim, outcome: Outcome, seconds: float = 0.0) -> None:
         """Tries until the store has the outcome. If the store refuses it too often, stores a failure in its place."""

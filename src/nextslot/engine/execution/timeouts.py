@@ -15,6 +15,7 @@ from nextslot.engine.effects import DeliveriesDue, DueBy, Stop, WakeBy
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
+from nextslot.engine.signals.signals import Signals
 from nextslot.store.contract import ALL, Store, Tx
 from nextslot.store.tables import jobs, outages, runs, schedules
 from nextslot.store.tables.outages import Outage
@@ -102,6 +103,7 @@ class TimeoutManager:
         self._finisher = finisher
         self._direct = direct
         self._outages = outages_
+        self._signals = Signals(engine, finisher)
         self._schedules = trigger
         self._engine = engine
         self._store: Store | None = None
@@ -173,8 +175,8 @@ class TimeoutManager:
             return own
         due = jobs.due(tx, now, BATCH)
         for freed in due:
-            if freed.is_ready:
-                self._engine.note_ready(tx, freed, now)
+            self._engine.note_freed(tx, freed, now)
+        unanswered = self._signals.do_due(tx, now, BATCH)
         expired = self._finisher.expire(tx, now, BATCH)
         no_more_cancels = self._finisher.cancel_some(tx, now)
         no_more_steps = aging_steps.do_due(tx, self._engine.lanes, now)
@@ -186,6 +188,7 @@ class TimeoutManager:
             is_all=own.is_all
             and len(due) < BATCH
             and expired < BATCH
+            and unanswered < BATCH
             and no_more_cancels
             and no_more_steps
             and no_more_occurrences,

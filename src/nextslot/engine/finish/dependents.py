@@ -54,8 +54,8 @@ class DependencyResolver:
     def _release(self, tx: Tx, chain_id: str, now: Instant) -> None:
         for job_id in dependencies.meet(tx, chain_id):
             freed = jobs.met(tx, job_id)
-            if freed is not None and freed.is_ready:
-                self._engine.note_ready(tx, freed, now)
+            if freed is not None:
+                self._engine.note_freed(tx, freed, now)
 
 
 def refuse_cycle(waits: Mapping[str, Iterable[str]], names: Mapping[str, str]) -> None:

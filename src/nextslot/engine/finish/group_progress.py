@@ -102,5 +102,5 @@ class GroupProgress:
 
     def _give_turn(self, tx: Tx, job_id: str, now: Instant) -> None:
         freed = jobs.give_turn(tx, job_id)
-        if freed is not None and freed.is_ready:
-            self._engine.note_ready(tx, freed, now)
+        if freed is not None:
+            self._engine.note_freed(tx, freed, now)

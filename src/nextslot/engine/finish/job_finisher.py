@@ -6,7 +6,7 @@ after all of it. Each ending is fenced: a job that has ended already is not chan
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from nextslot.domain import (
@@ -127,6 +127,7 @@ class JobFinisher:
         facts = jobs.ending_facts(tx, run_id, job_id)
         if facts is None:
             return None
+        outcome = self._as_parked(tx, run_id, facts, outcome)
         has_history = outcome.status is RunStatus.FAILED and facts.retry_of is not None
         lane = self._lanes.lane(tx, facts.lane_id)
         says_something = lane.resources or outcome.failure_kind is FailureKind.QUOTA
@@ -153,7 +154,9 @@ class JobFinisher:
         key = RollupKey(facts.office_id, lane.job_type, JOB, status.value)
         self._rollups.note(tx, key, facts.free_at, started_at, finished_at)
         self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
-        told = run_events(settlement.outcome.status, is_cancelled, is_last=settlement.retry is None)
+        is_parked = settlement.decision is Decision.RETRY and settlement.outcome.failure_kind is FailureKind.PARKED
+        is_last = settlement.retry is None
+        told = () if is_parked else run_events(settlement.outcome.status, is_cancelled, is_last)
         self._webhooks.job_changed(tx, job_id, facts.office_id, facts.has_webhook, told, now)
         ended = _Ended(
             facts.chain_id,
@@ -167,6 +170,21 @@ class JobFinisher:
         )
         self._follow_up(tx, job_id, facts.office_id, facts.has_webhook, settlement, ended, now)
         return settlement
+
+    def _as_parked(self, tx: Tx, run_id: str, facts: EndingFacts, outcome: Outcome) -> Outcome:
+        """Parks a run that has asked for it, however it ended, unless it was cancelled; stores what it waits for."""
+        wait = outcome.park or facts.park
+        if wait is None or facts.cancel_mode is not None or outcome.failure_kind is FailureKind.CANCELLED:
+            return outcome if outcome.failure_kind is not FailureKind.PARKED or wait is not None else _unparked(outcome)
+        if facts.park != wait:
+            runs.park(tx, run_id, wait)
+        if outcome.failure_kind is FailureKind.PARKED:
+            return outcome
+        parked = Outcome.parked(wait)
+        ended = f"; it ended with {outcome.failure_kind}: {outcome.error}" if outcome.error else ""
+        return replace(
+            outcome, status=parked.status, failure_kind=parked.failure_kind, error=f"{parked.error}{ended}", park=wait
+        )
 
     def close(self, tx: Tx, job: Job, run: Run, status: RunStatus, now: Instant) -> None:
         """Ends a job whose run has ended, in the same way (spec 15.2). `decide` then decides about a failure."""
@@ -193,7 +211,7 @@ class JobFinisher:
         """Makes the decision that is missing after a failure (spec 6.6). Safe to repeat."""
         run = runs.of_job(tx, job.job_id)
         assert run is not None
-        outcome = Outcome.failed(run.failure_kind or FailureKind.ERROR, run.error or "")
+        outcome = replace(Outcome.failed(run.failure_kind or FailureKind.ERROR, run.error or ""), park=run.park)
         settlement = settle(
             job.retry_policy,
             job.cancel_mode,
@@ -229,7 +247,8 @@ class JobFinisher:
         if settlement.retry is not None:
             failed = jobs.get(tx, job_id)
             assert failed is not None
-            self._retries.retry(tx, failed, settlement.retry, now)
+            is_parked = settlement.outcome.failure_kind is FailureKind.PARKED
+            self._retries.retry(tx, failed, settlement.retry, now, settlement.outcome.park if is_parked else None)
             return
         if settlement.decision is Decision.PERMANENT:
             self._events.note(
@@ -306,6 +325,24 @@ class JobFinisher:
         """Cancels new jobs whose prerequisite has already failed."""
         doomed = jobs.get_many(tx, job_ids).values()
         self._conclude(tx, [self._cancel_queued(tx, job, DEPENDENCY_FAILED, now) for job in doomed], now)
+
+    def reject(self, tx: Tx, job: Job, reason: str, now: Instant) -> None:
+        """Cancels a queued job whose signal was answered with no."""
+        self._conclude(tx, [self._cancel_queued(tx, job, reason, now, requested_at=now)], now)
+
+    def fail_queued(self, tx: Tx, job: Job, error: str, now: Instant) -> None:
+        """Ends a queued job FAILED for good, with a run that starts and ends here, on no worker and under no limit."""
+        run_id, outcome = self._chance.new_id(), Outcome.failed(FailureKind.DEPENDENCY, error)
+        runs.begin(tx, run_id, job.job_id, now)
+        jobs.start(tx, job.job_id, None, now)
+        runs.finish(tx, run_id, job.job_id, outcome, now)
+        jobs.fail(tx, job.job_id, Decision.PERMANENT, now)
+        self._leaves_queue(tx, job)
+        self._note_end(tx, job, RunStatus.FAILED, None, now)
+        self._events.note(tx, "job_failed", now, job.office_id, job.job_id, run_id, _details(outcome))
+        self._events.note(tx, "job_failed_permanently", now, job.office_id, job.job_id, details=_details(outcome))
+        self._tell(tx, job, (*run_events(RunStatus.FAILED, False, is_last=True), *FAILED_PERMANENTLY), now)
+        self._conclude(tx, [_ended(job, ChainEnd.FAILED)], now)
 
     def expire(self, tx: Tx, now: Instant, limit: int) -> int:
         """Cancels queued jobs that should have started by now. Returns how many."""
@@ -397,6 +434,12 @@ class JobFinisher:
                 end = self._cancel_queued if action is Action.CANCEL_REST else self._skip_queued
                 ended.append(end(tx, job, reason, now))
         return ended
+
+
+def _unparked(outcome: Outcome) -> Outcome:
+    """Makes a failure of an outcome that names the kind `parked` and no signal: nothing could end such a wait."""
+    error = f"it names the kind 'parked', but no signal: {outcome.error or 'no reason given'}; use run.park"
+    return replace(outcome, failure_kind=FailureKind.INVALID, error=error)
 
 
 def _ended(job: Job, end: ChainEnd, by_request: bool = False) -> _Ended:

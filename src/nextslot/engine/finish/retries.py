@@ -1,10 +1,12 @@
 """RetryController: creates the job that retries a failed one (DEC-007). It runs nothing and changes no ended job."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nextslot.domain import (
     ChainEnd,
     Job,
+    Json,
     RunStatus,
     Stage,
 )
@@ -13,7 +15,7 @@ from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.submit.queue_order import QueueManager, refuse_priority
 from nextslot.errors import Conflict, NotFound
 from nextslot.store.contract import Tx
-from nextslot.store.tables import jobs, runs
+from nextslot.store.tables import jobs, runs, signals
 from nextslot.system.instant import Instant
 
 from .group_progress import GroupProgress
@@ -36,14 +38,14 @@ class RetryController:
         self._lanes = engine.lanes
         self._events = engine.events
 
-    def retry(self, tx: Tx, failed: Job, retry: Retry, now: Instant) -> Job:
-        """Creates the automatic retry, or returns the one that exists already (spec 6.6)."""
+    def retry(self, tx: Tx, failed: Job, retry: Retry, now: Instant, wait: Mapping[str, Json] | None = None) -> Job:
+        """Creates the automatic retry, or returns the one that exists already (spec 6.6). `wait` is its signal."""
         existing = jobs.successor(tx, failed.job_id)
         if existing is not None:
             found = jobs.get(tx, existing)
             assert found is not None
             return found
-        follower = self._follow(tx, failed, failed.priority, now.after(retry.delay_seconds), now)
+        follower = self._follow(tx, failed, failed.priority, now.after(retry.delay_seconds), now, wait)
         details = {
             "retry": follower.job_id,
             "number": retry.number,
@@ -93,12 +95,23 @@ class RetryController:
         if not job.is_due:
             jobs.reschedule(tx, job.job_id, now, is_due=True)
             job = job._replace(scheduled_for=now, is_due=True)
-            if job.is_ready:
-                self._engine.note_ready(tx, job, now)
+            self._engine.note_freed(tx, job, now)
         return job if priority is None else self._queue.change_priority(tx, job.job_id, priority, now)
 
-    def _follow(self, tx: Tx, job: Job, priority: int, scheduled_for: Instant, now: Instant) -> Job:
-        """Enqueues a copy of what was requested, with new ids and times, at the back of the queue."""
+    def _follow(
+        self,
+        tx: Tx,
+        job: Job,
+        priority: int,
+        scheduled_for: Instant,
+        now: Instant,
+        wait: Mapping[str, Json] | None = None,
+    ) -> Job:
+        """Enqueues a copy of what was requested, with new ids and times, at the back of the queue. With `wait` it waits
+        for a signal, unless that has come already and was kept.
+        """
+        kept = None if wait is None else signals.last(tx, job.chain_id, wait["name"])
+        is_awaiting = wait is not None and (kept is None or kept.job_id is not None)
         follower = job._replace(
             job_id=self._chance.new_id(),
             retry_of=job.job_id,
@@ -121,12 +134,18 @@ class RetryController:
             cancelled_at=None,
             cancel_reason=None,
             worker_id=None,
-            unmet=0,
+            await_signal=job.await_signal if wait is None else wait,
+            is_awaiting=is_awaiting,
+            asked_at=None,
+            answer_by=None,
+            unmet=int(is_awaiting),
             is_due=scheduled_for <= now,
             is_turn=True,
             passed_over_since=None,
         )
         self._queue.enqueue(tx, [follower], now)
+        if kept is not None and not is_awaiting:
+            signals.use(tx, kept, follower.job_id)
         return follower
 
 

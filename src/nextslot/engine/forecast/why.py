@@ -58,7 +58,7 @@ class Explained:
 
 
 # Reasons that do not go away with time.
-BLOCKING = {"stopping", "paused", "no_handler", "resource_held", "never_fits", "device_busy"}
+BLOCKING = {"signal", "stopping", "paused", "no_handler", "resource_held", "never_fits", "device_busy"}
 
 
 def _is_blocking(reason: Reason) -> bool:
@@ -91,7 +91,9 @@ class Explainer:
     def _reasons(self, tx: Tx, job: Job, seen_by: str | None) -> Iterator[Reason]:
         view, lane = self._dispatcher.look(tx), self._lanes.lane(tx, job.lane_id)
         yield from self._not_allowed(tx, job, lane, view)
-        if job.unmet:
+        if job.is_awaiting:
+            yield _signal(job)
+        if job.unmet > job.is_awaiting:
             yield _dependencies(tx, job)
         if not job.is_turn:
             yield _turn(tx, job)
@@ -230,18 +232,34 @@ def _held(tx: Tx, resources: list[str]) -> Iterator[Reason]:
             )
 
 
+def _signal(job: Job) -> Reason:
+    """Names whom it waits for, and what happens if nobody answers."""
+    wait = job.await_signal or {}
+    who = ", ".join(wait["answered_by"]) or f"anyone with the scope operate in the office {job.office_id!r}"
+    asked = f" ({wait['question']})" if wait["question"] else ""
+    if job.answer_by is not None:
+        deadline = f" Without an answer by {job.answer_by} the answer is {wait['on_deadline']!r}."
+    elif job.asked_at is None:
+        deadline = " It asks when nothing else holds it back."
+    else:
+        deadline = ""
+    text = f"It waits for the signal {wait['name']!r}{asked} from {who}.{deadline}"
+    return Reason(code="signal", text=text, data=job.awaiting or {})
+
+
 def _dependencies(tx: Tx, job: Job) -> Reason:
     """Returns the jobs it waits for, and the state of each: a dependency means the whole chain of that job."""
     found = [_prerequisite(tx, *edge) for edge in forecast_reads.unmet(tx, job.job_id, MOST_NAMED)]
     parts = [f"{_named(one)} {one['text']}" for one in found]
-    more = f" and {job.unmet - len(found):,} more" if job.unmet > len(found) else ""
+    unmet = job.unmet - job.is_awaiting
+    more = f" and {unmet - len(found):,} more" if unmet > len(found) else ""
     lost = [one for one in found if one["became"] in ("failed", "cancelled")]
     hint = " It does not start until that succeeds: retry that job, or cancel this one." if lost else ""
-    count = "a job" if job.unmet == 1 else f"{job.unmet:,} jobs"
+    count = "a job" if unmet == 1 else f"{unmet:,} jobs"
     return Reason(
         code="dependencies",
         text=f"It waits for {count}: {'; '.join(parts)}{more}.{hint}",
-        data={"count": job.unmet, "jobs": found, "is_lost": bool(lost)},
+        data={"count": unmet, "jobs": found, "is_lost": bool(lost)},
     )
 
 

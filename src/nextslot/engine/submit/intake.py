@@ -20,6 +20,7 @@ from nextslot.domain import (
     Stage,
     Template,
     request_checks,
+    signals,
     webhook_delivery,
 )
 from nextslot.domain.bounds import MAX_PARAMS_BYTES
@@ -480,6 +481,9 @@ class Intake:
         by_default = job_type.timeout_seconds or own or self._job_types.role_timeouts.get(new.role or "")
         kept = new.kept()
         kept["timeout_seconds"] = new.timeout_seconds or by_default or office.timeout_of(new.role)
+        is_awaiting = new.await_signal is not None
+        if new.await_signal is not None:
+            kept["await_signal"] = signals.completed(new.await_signal)
         kept["stall_timeout_seconds"] = new.stall_timeout_seconds or job_type.stall_timeout_seconds
         return Job(
             **kept,
@@ -499,6 +503,8 @@ class Intake:
             resources=resources,
             group_id=None if group is None else group.group_id,
             is_due=new.scheduled_for is None or new.scheduled_for <= now,
+            is_awaiting=is_awaiting,
+            unmet=int(is_awaiting),
         )
 
     def _kind(
@@ -541,7 +547,8 @@ class Intake:
         for edge in edges:
             unmet[edge.job_id] = unmet.get(edge.job_id, 0) + (not edge.is_met)
         for job_id, others in waits.items():
-            drafts[job_id] = drafts[job_id]._replace(unmet=unmet[job_id], depends_on=tuple(dict.fromkeys(others)))
+            count = unmet[job_id] + drafts[job_id].is_awaiting
+            drafts[job_id] = drafts[job_id]._replace(unmet=count, depends_on=tuple(dict.fromkeys(others)))
         if group is not None:
             groups.insert(tx, group)
         self._queue.enqueue(tx, list(drafts.values()), now)

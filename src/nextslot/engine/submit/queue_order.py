@@ -91,6 +91,9 @@ class QueueManager:
             if counters.office(office_id).aging_seconds is not None:
                 ready_jobs = [job.job_id for job in new if job.is_ready and job.office_id == office_id]
                 self._engine.begin_aging(tx, office_id, ready_jobs, now)
+        for job in new:
+            if job.is_asking:
+                self._engine.ask(tx, job.job_id, now)
         for at in {job.expires_at for job in new} | {job.scheduled_for for job in new if not job.is_due}:
             self._timer.note(tx, at)
 
@@ -189,6 +192,8 @@ class QueueManager:
             counters.is_freed = True  # What was kept free for it may be more than it needs now.
         if before.is_ready:
             counters.remove_ready(before.lane_id)
+        if after.is_asking:
+            self._engine.ask(tx, after.job_id, now)
         if after.is_ready:
             counters.add_ready(after.lane_id, jobs.place_of(after).bound)
             if not before.is_ready:

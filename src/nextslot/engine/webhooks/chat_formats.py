@@ -12,8 +12,9 @@ from nextslot.domain import Json
 # Discord takes 2,000 characters, ntfy 4,096 bytes.
 MOST_OF_A_TEXT = 1000
 _SIGNS = {"completed": "✅", "failed": "❌", "failed_permanently": "❌", "skipped": "⏭️", "cancelled": "🚫",
-          "stalled": "⏳"}  # fmt: skip
-_VERBS = {"failed_permanently": "failed for good", "stalled": "has been silent for long"}
+          "stalled": "⏳", "awaiting_signal": "✋"}  # fmt: skip
+_VERBS = {"failed_permanently": "failed for good", "stalled": "has been silent for long",
+          "awaiting_signal": "waits for an answer"}  # fmt: skip
 
 
 class ChatMessage(NamedTuple):
@@ -35,7 +36,8 @@ def _sentence(event: str, content: Mapping[str, Json]) -> tuple[str, str]:
         job, run = content["job"], content.get("run") or {}
         name = job.get("title") or job["job_type"]
         silent = f"no output and no progress since {run['silent_since']}" if event == "job.stalled" else ""
-        why = silent or run.get("error") or run.get("reason") or job.get("cancel_reason") or ""
+        asked = _question(job, content.get("link")) if event == "job.awaiting_signal" else ""
+        why = asked or silent or run.get("error") or run.get("reason") or job.get("cancel_reason") or ""
         return _short(f"{name} {verb}"), _short(f"{why}\njob {job['job_id']} in {job['office_id']}".strip())
     if "group" in content:
         group = content["group"]
@@ -49,6 +51,13 @@ def _sentence(event: str, content: Mapping[str, Json]) -> tuple[str, str]:
         direct = content["direct"]
         return _short(f"{direct['job_type']} {verb}"), _short(str(direct.get("error") or direct.get("reason") or ""))
     return f"nextslot: {event}", ""
+
+
+def _question(job: Mapping[str, Json], link: Json) -> str:
+    """Returns what a job asks, and where to answer: a link that shows the question first, or the command."""
+    wait = job.get("awaiting") or {}
+    how = link or f"nextslot approve {job['job_id']}"
+    return f"{wait.get('question') or wait.get('name')}\n{how}"
 
 
 def _slack(url: str, event: str, headline: str, details: str) -> ChatMessage:

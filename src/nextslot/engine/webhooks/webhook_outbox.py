@@ -26,6 +26,7 @@ from nextslot.domain import (
 )
 from nextslot.domain import webhook_delivery as policy
 from nextslot.domain.addresses import origin
+from nextslot.domain.signals import LINK_SECONDS, Link, link_token, read_link
 from nextslot.domain.webhook_delivery import SERVER, Target
 from nextslot.engine.effects import Deliver, SubscribersChanged, WebhooksConfigured
 from nextslot.engine.events.event_log import EventLog
@@ -54,6 +55,8 @@ class WebhookSettings:
     is_private_until_keyed: bool = False
     timeout_seconds: float = 10.0
     concurrency: int = 64
+    # The address of this server for people; None: notices have no links.
+    public_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,18 @@ class WebhookService:
 
     def _content(self, tx: Tx, job: Job, in_office_words: bool) -> Mapping[str, Json]:
         words = self._office_words
-        return words(tx, job) if in_office_words and words is not None else _job_content(tx, job)
+        return words(tx, job) if in_office_words and words is not None else _job_content(tx, job, self._link(job))
+
+    def _link(self, job: Job) -> str | None:
+        """Returns the signed link that answers the signal of a job; None without a signal, or a public address."""
+        if job.awaiting is None or job.asked_at is None or self.settings.public_url is None:
+            return None
+        expires_at = job.answer_by or job.asked_at.after(LINK_SECONDS)
+        token = link_token(self._server_secret, Link(job.job_id, job.awaiting["name"], expires_at))
+        return f"{self.settings.public_url.rstrip('/')}/signal/{token}"
+
+    def read_link(self, token: str) -> Link | None:
+        return read_link(self._server_secret, token)
 
     def group_finished(self, tx: Tx, group: Group, now: Instant) -> None:
         own, _ = groups.webhook(tx, group.group_id)
@@ -482,11 +496,12 @@ def _read(tx: Tx) -> Listeners:
     return Listeners(webhooks.enabled(tx), webhooks.offices(tx), webhooks.secrets(tx), keys.has_admin(tx))
 
 
-def _job_content(tx: Tx, job: Job) -> dict[str, Json]:
-    """Returns job and run as `GET /api/jobs/{job_id}` shows them now."""
+def _job_content(tx: Tx, job: Job, link: str | None = None) -> dict[str, Json]:
+    """Returns job and run as `GET /api/jobs/{job_id}` shows them now, and the link that answers its signal."""
     attempt = 1 if job.retry_of is None else 1 + len(jobs.failures_before(tx, job.chain_id, job.job_id))
     run = runs.of_job(tx, job.job_id)
-    return {"job": json_form.job(job, attempt), "run": None if run is None else run.to_dict()}
+    content = {"job": json_form.job(job, attempt), "run": None if run is None else run.to_dict()}
+    return content if link is None else {**content, "link": link}
 
 
 def _numbered(message: _Message, seq: int) -> Delivery:

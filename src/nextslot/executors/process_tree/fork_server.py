@@ -16,7 +16,7 @@ from pathlib import Path
 from .cgroups import enable_controllers, own_cgroup
 from .guardian_heartbeat import BEAT_SECONDS
 from .kill_tree import start_time
-from .process import CHUNK, Process, Start
+from .process import CHUNK, Channel, Process, Start
 from .run_marks import RUN_ID, cgroup_of, remove_cgroups, tag_of
 
 _F_SETPIPE_SZ = 1031
@@ -63,8 +63,11 @@ class Guardians:
         """
         self._heartbeat_file = heartbeat_file
 
-    async def start(self, start: Start, on_output: Callable[[bytes], None]) -> Process:
-        """Requests a command from the fork server. The Process reports later whether the command could be started."""
+    async def start(self, start: Start, on_output: Callable[[bytes], None], channel: Channel | None = None) -> Process:
+        """Requests a command from the fork server. The Process reports later whether the command could be started.
+
+        `channel` gets what the command writes to its descriptor 3, which is a socket: `channel.answer` sends back.
+        """
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             control, guardians = socket.socketpair()
             ours.callback(control.close)
@@ -87,14 +90,26 @@ class Guardians:
                 "tag": tag_of(run_id),
                 "wrapped": start.is_wrapped,
                 "limits": dict(start.cgroup_limits),
+                "channel": channel is not None,
             }
             file = _file_of(json.dumps(request).encode())
             theirs.callback(os.close, file)
             cgroup = f"{self._cgroup}/{cgroup_of(run_id)}" if self._cgroup and run_id else "-"
             heartbeat_file = [] if self._heartbeat_file is None else [self._heartbeat_file]
-            server = await self._send(os.fsencode(cgroup), [guardians.fileno(), stdin, written, file, *heartbeat_file])
+            own, theirs_too = None, []
+            if channel is not None:
+                own, other = socket.socketpair()
+                ours.callback(own.close)
+                theirs.callback(other.close)
+                own.setblocking(False)
+                theirs_too = [other.fileno()]
+            fds = [guardians.fileno(), stdin, written, file, *theirs_too, *heartbeat_file]
+            server = await self._send(os.fsencode(cgroup), fds)
             ours.pop_all()
-        return self._watched(Process(control, output, on_output, server, self._beat_seconds))
+        process = Process(control, output, on_output, server, self._beat_seconds)
+        if channel is not None and own is not None:
+            process.connect(own, channel)
+        return self._watched(process)
 
     def _watched(self, process: Process) -> Process:
         with self._lock:

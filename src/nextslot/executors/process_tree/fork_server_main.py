@@ -8,8 +8,9 @@ reaches the whole tree.
 
 The scheduler sends the server one message for each command: the path of the command's cgroup, or "-", with these
 descriptors: the guardian's socket, the command's input, its output, a file with the request as JSON (argv, env, cwd,
-lease, tag), and optionally the node's heartbeat file (`system/sidecar.py`), in which the sidecar may have postponed the
-lease of a scheduler that is not responding. On the guardian's socket both sides send lines; instants are of
+lease, tag, channel), if `channel` is true the socket that becomes the command's descriptor 3, and optionally the node's
+heartbeat file (`system/sidecar.py`), in which the sidecar may have postponed the lease of a scheduler that is not
+responding. On the guardian's socket both sides send lines; instants are of
 CLOCK_BOOTTIME:
 
     from the scheduler:  stop SECONDS     send TERM to the tree, KILL when the time is over

@@ -19,6 +19,7 @@ from .cgroups import enter_cgroup
 from .kill_tree import LEFTOVER_GRACE, KillSequence, start_time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+CHANNEL_FD = 3  # Of the command, as `executors/checkpoints.py` tells it.
 HEARTBEAT_UNTIL = 8  # The offset of the deadline in the heartbeat file.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
 LONGEST_WAIT = 86400.0  # poll accepts only bounded timeouts.
@@ -39,13 +40,15 @@ class Guardian:
         stdin: int,
         output: int,
         request: int,
-        heartbeat_file: int | None = None,
+        *more: int,
     ) -> None:
         self._control = control
-        self._heartbeat_file = heartbeat_file
         self._stdin, self._output = stdin, output
         with open(request, encoding="utf-8") as file:
             self._request = json.load(file)
+        rest = list(more)
+        self._channel = rest.pop(0) if self._request["channel"] else None
+        self._heartbeat_file = rest[0] if rest else None
         self._command = 0
         self._status = int(signal.SIGKILL)
         self._has_leftovers = False
@@ -84,10 +87,12 @@ class Guardian:
         """Starts the program. Returns whether that worked, and reports the error to the scheduler if not.
 
         Uses posix_spawn, since a second fork of Python would double the cost of a start. It resets the signals that
-        this process ignores, creates a session, and passes only the command's input and output.
+        this process ignores, creates a session, and passes only the command's input, its output and its channel.
         """
         argv, env, stage = self._request["argv"], self._request["env"], "cwd"
         files = [(os.POSIX_SPAWN_DUP2, self._stdin, 0), *((os.POSIX_SPAWN_DUP2, self._output, n) for n in (1, 2))]
+        if self._channel is not None:
+            files.append((os.POSIX_SPAWN_DUP2, self._channel, CHANNEL_FD))
         try:
             if self._request["cwd"] is not None:
                 os.chdir(self._request["cwd"])
@@ -98,8 +103,8 @@ class Guardian:
             self._send_line(f"refused {stage} {error.errno}")
             return False
         finally:
-            os.close(self._stdin)
-            os.close(self._output)
+            for fd in (self._stdin, self._output, *(() if self._channel is None else (self._channel,))):
+                os.close(fd)
         self._send_line(f"started {self._command} {start_time(self._command) or 0}")
         return True
 

@@ -10,7 +10,9 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from .guardian_heartbeat import BEAT_SECONDS, Heartbeat, Verdict, Watched
 from .kill_tree import ENDED, STOPPED, status
@@ -64,6 +66,14 @@ class End:
     lost: str | None = None
 
 
+class Channel(Protocol):
+    """Takes what a command writes to its channel; `answer` is set to what sends back, as far as there is room."""
+
+    answer: Callable[[bytes], None]
+
+    def write(self, data: bytes) -> None: ...
+
+
 class Process:
     """A command under its guardian, which must answer a ping at each beat.
 
@@ -87,6 +97,8 @@ class Process:
         self._control = control
         self._output: int | None = output
         self._on_output = on_output
+        self._channel: socket.socket | None = None
+        self._on_channel: Channel | None = None
         self._buffer = b""
         self._unsent: list[str] = []
         self._refused: tuple[str, int] | None = None
@@ -97,6 +109,12 @@ class Process:
         self._loop.add_reader(output, self._read)
         self._heartbeat = Heartbeat(time.monotonic(), beat_seconds)
         self._next_beat = self._loop.call_later(beat_seconds, self._beat)
+
+    def connect(self, channel: socket.socket, on_channel: Channel) -> None:
+        """Reads the command's channel from now on."""
+        self._channel, self._on_channel = channel, on_channel
+        on_channel.answer = self._answer
+        self._loop.add_reader(channel, self._read_channel)
 
     async def ended(self) -> End:
         """Waits for the end. A caller whose wait is cancelled may wait again."""
@@ -210,6 +228,34 @@ class Process:
         self._close_output()  # The command closed its output but may still run for long.
         return False
 
+    def _read_channel(self) -> bool:
+        """Reads a chunk of the channel. Returns whether there may be more."""
+        if self._channel is None or self._on_channel is None:
+            return False
+        try:
+            data = self._channel.recv(CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if data:
+            self._on_channel.write(data)
+            return True
+        self._close_channel()
+        return False
+
+    def _answer(self, line: bytes) -> None:
+        """Sends an answer to a command that reads them; a command that does not loses those that find no room."""
+        if self._channel is not None:
+            with suppress(OSError):
+                self._channel.send(line)
+
+    def _close_channel(self) -> None:
+        if self._channel is not None:
+            self._loop.remove_reader(self._channel)
+            self._channel.close()
+            self._channel = None
+
     def _close_output(self) -> None:
         if self._output is not None:
             self._loop.remove_reader(self._output)
@@ -222,6 +268,10 @@ class Process:
             if not self._read():
                 break
         self._close_output()
+        for _ in range(64):
+            if not self._read_channel():
+                break
+        self._close_channel()
         self._next_beat.cancel()
         self._loop.remove_reader(self._control)
         self._control.close()

@@ -162,7 +162,7 @@ class SessionHandler:
             return Outcome.failed(FailureKind.SESSION_ERROR, f"the role {run.role!r} has no command any more")
         run.log_cap = role.command.log_cap_bytes
         output = Output(run)
-        with run.inputs_file() as told:
+        with run.told_files() as told:
             process = await start_command(role.command, _start(role.command, run, told), run, self._guardians, output)
             end = await until_ended(process, run, role.command.grace_seconds)
         with suppress(OSError):
@@ -184,7 +184,7 @@ def with_own(role: RoleCommand | None, own: Mapping[str, Any] | None, base_dir: 
     return replace(role, command=replace(role.command, **changes, env={**role.command.env, **own.get("env", {})}))
 
 
-def _start(command: CommandType, run: RunContext, told: Path | None) -> Start:
+def _start(command: CommandType, run: RunContext, told: Mapping[str, str]) -> Start:
     job = {
         "description": run.title,
         "role": run.role,

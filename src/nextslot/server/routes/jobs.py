@@ -201,6 +201,7 @@ async def get_job(job_id: str, request: Request) -> Response:
         {
             **json_form.job(found.job, found.attempt),
             "run": None if found.run is None else found.run.to_dict(),
+            "checkpoint": None if found.checkpoint is None else found.checkpoint.to_dict(),
             "chain": [json_form.job(job, attempt) for attempt, job in enumerate(found.chain, 1)],
         }
     )

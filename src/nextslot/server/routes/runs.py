@@ -3,13 +3,14 @@
 import asyncio
 import codecs
 from collections.abc import AsyncGenerator
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request, Response
 from pydantic import Field
 from starlette.responses import FileResponse
 
 from nextslot.domain import MAX_PRIORITY, Scope, json_form
+from nextslot.domain.bounds import Seconds, Text
 from nextslot.domain.filters import RunFilter
 from nextslot.engine.submit.idempotency import Replayed
 from nextslot.errors import NotFound
@@ -36,6 +37,18 @@ class RunQuery(PageQuery):
 
 class RetryBody(Body):
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+
+
+class ParkBody(Body):
+    name: Text = Field(description="The name of the signal")
+    question: Text | None = None
+    deadline_seconds: Seconds | None = None
+    on_deadline: Literal["approve", "reject", "fail"] = "reject"
+    answered_by: list[Text] = Field([], description="Names of keys; none: everybody with the scope `operate`")
+
+
+class CheckpointBody(Body):
+    value: Any = Field(description="JSON of at most 64 KiB")
 
 
 @runs.get("/api/job-runs", response_model=Page[schemas.Run])
@@ -71,6 +84,20 @@ async def retry_run(run_id: str, request: Request, body: RetryBody | None = None
     # The answer shows it as it is now.
     found = await scheduler.lists.job(job_id)
     return created(json_form.job(found.job, found.attempt), f"/api/jobs/{job_id}", is_new)
+
+
+@runs.put("/api/job-runs/{run_id}/checkpoint", response_model=schemas.Checkpoint)
+@needs(Scope.SUBMIT, of_run, conflicts=True)
+async def keep_checkpoint(run_id: str, body: CheckpointBody, request: Request) -> Response:
+    """Stores what a run leaves for the next attempt of its chain; it is durable when this answers."""
+    return answer((await scheduler_for(request).checkpoint(run_id, body.value)).to_dict())
+
+
+@runs.post("/api/job-runs/{run_id}/park", status_code=202, response_model=schemas.Run)
+@needs(Scope.SUBMIT, of_run, conflicts=True)
+async def park_run(run_id: str, body: ParkBody, request: Request) -> Response:
+    """Lets a run end with the kind `parked`, whenever it ends: the chain goes on when the signal has come."""
+    return answer((await scheduler_for(request).park(run_id, **body.given())).to_dict(), 202)
 
 
 @runs.get(

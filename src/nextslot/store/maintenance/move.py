@@ -31,6 +31,8 @@ TABLES = (
     "jobs",
     "runs",
     "artifacts",
+    "checkpoints",
+    "signals",
     "dependencies",
     "occurrences",
     "direct_executions",

@@ -58,7 +58,7 @@ select retry_of from jobs where retry_of is not null group by retry_of having co
 
 -- miscounted_waits: queued jobs that wait for more, or for fewer, than is stored of what they wait for
 select job_id from jobs
-where stage = 'QUEUED' and unmet <> (
+where stage = 'QUEUED' and unmet <> is_awaiting + (
     select count(*) from dependencies where dependencies.job_id = jobs.job_id and is_met = 0)
 order by job_id limit 100;
 

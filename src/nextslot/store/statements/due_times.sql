@@ -29,6 +29,9 @@ update jobs set ages_at = ages_at + :shift where stage = 'QUEUED' and ages_at is
 -- shift_retries: when retries are due
 update jobs set scheduled_for = scheduled_for + :shift where stage = 'QUEUED' and is_due = 0 and retry_of is not null;
 
+-- shift_answers: when signals get their default answers
+update jobs set answer_by = answer_by + :shift where stage = 'QUEUED' and is_awaiting = 1 and answer_by is not null;
+
 -- shift_deliveries: when deliveries are tried next
 update deliveries set next_attempt_at = next_attempt_at + :shift where status = 'PENDING';
 

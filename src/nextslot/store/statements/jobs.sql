@@ -18,7 +18,7 @@ select max(position), (select last_position from offices where offices.office_id
 where office_id = :office_id and order_priority = :priority and stage = 'QUEUED';
 
 -- brief: what running a job needs to know of it
-params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds, title, role, task_id, depends_on
+params, chain_id, group_id, retry_of, timeout_seconds, stall_timeout_seconds, title, role, task_id, depends_on, await_signal
 
 -- heads: the first ready jobs of a lane, in order (INV-004)
 select job_id, order_priority, position, created_at, passed_over_since, {jobs.brief} from jobs
@@ -42,7 +42,7 @@ where job_id = :job_id and stage = 'QUEUED';
 select office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, webhook is not null, started_at,
     retry_policy, cancel_mode,
     exists (select 1 from dependencies where dependencies.chain_id = jobs.chain_id and dependencies.is_met = 0),
-    queued_at, scheduled_for
+    queued_at, scheduled_for, (select park from runs where runs.run_id = :run_id)
 from jobs
 where job_id = :job_id and stage = 'RUNNING' and finished_at is null
     and exists (select 1 from runs where runs.run_id = :run_id and runs.status is null);
@@ -106,18 +106,30 @@ select job_id from jobs where retry_of = :job_id;
 update jobs set is_due = 1
 where job_id in (select job_id from jobs where stage = 'QUEUED' and is_due = 0 and scheduled_for <= :now
     order by scheduled_for limit :limit)
-returning job_id, office_id, lane_id, unmet, is_due, is_turn, order_priority, position;
+returning job_id, office_id, lane_id, unmet, is_due, is_turn, order_priority, position, is_awaiting;
 
 -- reschedule: another time for a waiting or queued job
 update jobs set scheduled_for = :scheduled_for, is_due = :is_due where job_id = :job_id and stage = 'QUEUED';
 
 -- give_turn: its turn in its group has come
 update jobs set is_turn = 1 where job_id = :job_id and stage = 'QUEUED' and is_turn = 0
-returning job_id, office_id, lane_id, unmet, is_due, is_turn, order_priority, position;
+returning job_id, office_id, lane_id, unmet, is_due, is_turn, order_priority, position, is_awaiting;
 
 -- met: one more prerequisite is met
 update jobs set unmet = unmet - 1 where job_id = :job_id and unmet > 0
-returning job_id, office_id, lane_id, unmet, is_due, is_turn, order_priority, position, stage;
+returning job_id, office_id, lane_id, unmet, is_due, is_turn, order_priority, position, is_awaiting, stage;
+
+-- asked: nothing but its signal holds it back any more
+update jobs set asked_at = :now, answer_by = :answer_by where job_id = :job_id and stage = 'QUEUED' and is_awaiting = 1;
+
+-- answered: its signal has come
+update jobs set is_awaiting = 0, unmet = unmet - 1
+where job_id = :job_id and stage = 'QUEUED' and is_awaiting = 1
+returning job_id, office_id, lane_id, unmet, is_due, is_turn, order_priority, position, is_awaiting;
+
+-- unanswered: jobs whose signal has not come in time
+select {jobs.columns} from jobs
+where stage = 'QUEUED' and is_awaiting = 1 and answer_by <= :now order by answer_by limit :limit;
 
 -- expired: queued jobs that were to start by now
 select {jobs.columns} from jobs
@@ -125,6 +137,7 @@ where stage = 'QUEUED' and expires_at <= :now order by expires_at limit :limit;
 
 -- next_instants: the earliest of each thing that a timer must do
 select (select min(scheduled_for) from jobs where stage = 'QUEUED' and is_due = 0),
+    (select min(answer_by) from jobs where stage = 'QUEUED' and is_awaiting = 1 and answer_by is not null),
     (select min(expires_at) from jobs where stage = 'QUEUED' and expires_at is not null);
 
 -- pass_over: a limit holds it back while others go; since when is kept

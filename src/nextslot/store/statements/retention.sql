@@ -45,6 +45,12 @@ delete from deliveries where job_id in (select key from json_each(:job_ids));
 -- drop_artifacts: of the runs of jobs
 delete from artifacts where run_id in (select run_id from runs where job_id in (select key from json_each(:job_ids)));
 
+-- drop_checkpoints: what the runs of jobs left for the next attempt
+delete from checkpoints where run_id in (select run_id from runs where job_id in (select key from json_each(:job_ids)));
+
+-- drop_signals: answers to the waits of chains
+delete from signals where chain_id in (select key from json_each(:job_ids));
+
 -- drop_runs: of jobs
 delete from runs where job_id in (select key from json_each(:job_ids));
 

@@ -10,6 +10,9 @@ update runs set status = :status, finished_at = :now, exit_code = :exit_code, er
     session_id = coalesce(session_id, :session_id), result = :result
 where run_id = :run_id and (job_id = :job_id) is true and status is null;
 
+-- park: an unfinished run has asked to wait for a signal once it has ended
+update runs set park = :park where run_id = :run_id and status is null;
+
 -- set_silent: since when an unfinished run is silent; null: it is not
 update runs set silent_since = :since where run_id = :run_id and status is null;
 

@@ -26,6 +26,7 @@ def shift_common(tx: Tx, shift: int) -> None:
     tx.execute("due_times.shift_ages", shift=shift)
     tx.execute("due_times.shift_steps", shift=shift)
     tx.execute("due_times.shift_retries", shift=shift)
+    tx.execute("due_times.shift_answers", shift=shift)
     tx.execute("due_times.shift_deliveries", shift=shift)
     tx.execute("due_times.shift_probes", shift=shift)
 

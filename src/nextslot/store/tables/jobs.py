@@ -1,6 +1,6 @@
 """Jobs: rows to values and back, one function a statement."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from nextslot.domain import (
     Decision,
     FailureKind,
     Job,
+    Json,
     RetryPolicy,
     RunStatus,
     Stage,
@@ -59,6 +60,7 @@ class ExecutionSpec(NamedTuple):
     role: str | None
     task_id: str | None
     depends_on: str | None
+    await_signal: str | None
 
 
 class FirstInLane(NamedTuple):
@@ -94,6 +96,8 @@ class Freed(NamedTuple):
     lane_id: int
     is_ready: bool
     bound: Bound
+    # Whether nothing but its signal holds it back.
+    is_asking: bool = False
 
 
 class EndingFacts(NamedTuple):
@@ -114,6 +118,8 @@ class EndingFacts(NamedTuple):
     has_dependents: bool
     # When it was queued or, if that is later, the time that it was to wait for.
     free_at: Instant
+    # What its session has asked to wait for.
+    park: Mapping[str, Json] | None
 
 
 class Link(NamedTuple):
@@ -127,6 +133,7 @@ class Link(NamedTuple):
 _COLUMNS = JOBS.columns.index
 _HELD_BACK = itemgetter(*map(_COLUMNS, ("unmet", "is_turn", "is_due")))
 _DECIDED = itemgetter(*map(_COLUMNS, ("decision", "stage", "outcome")))
+_IS_AWAITING = _COLUMNS("is_awaiting")
 _LINK_COLUMNS = itemgetter(*map(_COLUMNS, Link._fields))
 
 
@@ -181,11 +188,11 @@ def ending_facts(tx: Tx, run_id: str, job_id: str) -> EndingFacts | None:
     if row is None:
         return None
     (office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, has_webhook,
-     started_at, policy, mode, has_dependents, queued_at, scheduled_for) = row  # fmt: skip
+     started_at, policy, mode, has_dependents, queued_at, scheduled_for, park) = row  # fmt: skip
     return EndingFacts(
         office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, has_webhook,
         Instant(started_at), column_codec.policy(policy), None if mode is None else CancelMode(mode), has_dependents,
-        Instant(queued_at if scheduled_for is None else max(queued_at, scheduled_for)),
+        Instant(queued_at if scheduled_for is None else max(queued_at, scheduled_for)), column_codec.parsed(park),
     )  # fmt: skip
 
 
@@ -292,7 +299,20 @@ def give_turn(tx: Tx, job_id: str) -> Freed | None:
 
 def met(tx: Tx, job_id: str) -> Freed | None:
     row = tx.row("jobs.met", job_id=job_id)
-    return None if row is None or row[8] != Stage.QUEUED else _freed(row)
+    return None if row is None or row[9] != Stage.QUEUED else _freed(row)
+
+
+def asked(tx: Tx, job_id: str, now: Instant, answer_by: Instant | None) -> None:
+    tx.execute("jobs.asked", job_id=job_id, now=now, answer_by=answer_by)
+
+
+def answered(tx: Tx, job_id: str) -> Freed | None:
+    row = tx.row("jobs.answered", job_id=job_id)
+    return None if row is None else _freed(row)
+
+
+def unanswered(tx: Tx, now: Instant, limit: int) -> list[Job]:
+    return _jobs(tx.rows("jobs.unanswered", now=now, limit=limit))
 
 
 def expired(tx: Tx, now: Instant, limit: int) -> list[Job]:
@@ -300,7 +320,7 @@ def expired(tx: Tx, now: Instant, limit: int) -> list[Job]:
 
 
 def next_instant(tx: Tx) -> Instant | None:
-    """When the next queued job is due, or expires."""
+    """When the next queued job is due, expires, or gets the default answer to its signal."""
     row = tx.row("jobs.next_instants")
     found = [instant for instant in row or () if instant is not None]
     return Instant(min(found)) if found else None
@@ -434,6 +454,8 @@ def shown(row: Row) -> dict[str, Any]:
     decision, stage, outcome = _DECIDED(row)
     found["status"] = status_of(stage, outcome, not unmet and all(is_free))
     found["permanently_failed"] = decision == Decision.PERMANENT
+    if row[_IS_AWAITING] and stage == Stage.QUEUED:
+        found["awaiting"] = JOBS.value(row).awaiting
     return found
 
 
@@ -478,8 +500,10 @@ def _head(job_id: str, priority: int, position: int, created_at: int, since: int
 
 
 def _freed(row: Row) -> Freed:
-    job_id, office_id, lane_id, unmet, is_due, is_turn, priority, position = row[:8]
-    return Freed(job_id, office_id, lane_id, unmet == 0 and is_due == 1 and is_turn == 1, (-priority, position))
+    job_id, office_id, lane_id, unmet, is_due, is_turn, priority, position, is_awaiting = row[:9]
+    is_free = is_due == 1 and is_turn == 1
+    is_asking = is_free and is_awaiting == 1 and unmet == 1
+    return Freed(job_id, office_id, lane_id, is_free and unmet == 0, (-priority, position), is_asking)
 
 
 def _jobs(rows: Iterable[Row]) -> list[Job]:

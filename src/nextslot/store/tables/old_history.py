@@ -18,6 +18,8 @@ _DROP_JOBS = (
     "retention.drop_attempts",
     "retention.drop_deliveries",
     "retention.drop_artifacts",
+    "retention.drop_checkpoints",
+    "retention.drop_signals",
     "retention.drop_runs",
     "retention.drop_waits",
     "retention.drop_occurrences",

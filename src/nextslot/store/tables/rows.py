@@ -17,6 +17,7 @@ import orjson
 from nextslot.domain import (
     Attempt,
     AuditEntry,
+    Checkpoint,
     Direct,
     Event,
     Group,
@@ -28,6 +29,7 @@ from nextslot.domain import (
     RetryPolicy,
     Run,
     Schedule,
+    Signal,
     Template,
     Webhook,
 )
@@ -233,6 +235,8 @@ EVENTS = Rows(Event)
 AUDIT = Rows(AuditEntry)
 KEYS = Rows(Key)
 ATTEMPTS = Rows(Attempt)
+CHECKPOINTS = Rows(Checkpoint)
+SIGNALS = Rows(Signal)
 OFFICES = Rows(Office)
 WEBHOOKS = Rows(Webhook, enabled="is_enabled")
 # By the name that statements include them by.
@@ -240,4 +244,5 @@ _TABLES: dict[str, Rows[Any]] = {
     "jobs": JOBS, "runs": RUNS, "groups": GROUPS, "templates": TEMPLATES, "schedules": SCHEDULES,
     "occurrences": OCCURRENCES, "direct": DIRECT, "reservations": RESERVATIONS, "events": EVENTS, "audit": AUDIT,
     "keys": KEYS, "attempts": ATTEMPTS, "offices": OFFICES, "webhooks": WEBHOOKS,
+    "checkpoints": CHECKPOINTS, "signals": SIGNALS,
 }  # fmt: skip

@@ -1,9 +1,10 @@
 """Runs and their artifacts: rows to values and back, one function a statement."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nextslot.domain import (
     Artifact,
+    Json,
     Outcome,
     Run,
 )
@@ -90,6 +91,11 @@ def _found(tx: Tx, row: Row | None) -> Run | None:
 def _run(row: Row, artifacts: Sequence[Row]) -> Run:
     found = tuple(Artifact(name=name, path=path, size=size) for name, path, size in artifacts)
     return RUNS.value(row, artifacts=found)
+
+
+def park(tx: Tx, run_id: str, wait: Mapping[str, Json]) -> bool:
+    """Stores what the session of an unfinished run waits for."""
+    return tx.execute("runs.park", run_id=run_id, park=column_codec.dumps(wait)) == 1
 
 
 def set_silent(tx: Tx, run_id: str, since: Instant | None) -> bool:

@@ -1,0 +1,1 @@
+"""Signals: answers that jobs wait for, and the deadlines of those waits."""

@@ -1,0 +1,87 @@
+"""Checkpoints as handlers and commands make them: checked, then handed to the scheduler, which stores them.
+
+A command writes one line of JSON for each to the descriptor `NEXTSLOT_CHECKPOINT_FD`, and may read one line from it as
+the answer: `ok` once the checkpoint is durable, else `error` and a sentence.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import Any
+
+import orjson
+
+from nextslot.domain import Json
+from nextslot.domain.request_checks import json_problems
+from nextslot.errors import Invalid, NextslotError
+
+MAX_CHECKPOINT_BYTES = 64 * 1024
+# The descriptor of the channel in a command, and the variables that name it and the file with the last checkpoint.
+CHANNEL_FD = 3
+FD_VARIABLE, FILE_VARIABLE = "NEXTSLOT_CHECKPOINT_FD", "NEXTSLOT_CHECKPOINT"
+_TOO_LONG = f"a line is longer than {MAX_CHECKPOINT_BYTES:,} bytes; write larger data to an artifact and its name here"
+
+
+class Kept:
+    """The answer to a checkpoint that is durable already; it may be awaited."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+KEPT = Kept()
+
+
+def checked(value: Json) -> str:
+    """Returns a checkpoint as JSON text; raises Invalid if it is no JSON or too large."""
+    problem = next(json_problems("checkpoint", {"": value}), None)
+    if problem is not None:
+        raise Invalid(f"cannot be stored as JSON: {problem.problem}", field="checkpoint")
+    text = orjson.dumps(value)
+    if len(text) > MAX_CHECKPOINT_BYTES:
+        raise Invalid(
+            f"has {len(text):,} bytes of JSON; at most {MAX_CHECKPOINT_BYTES:,} are stored: "
+            "write larger data to an artifact and its name here",
+            field="checkpoint",
+        )
+    return text.decode()
+
+
+class CheckpointLines:
+    """Reads the lines of a command's channel, and answers each. A line without its end is dropped: it may be torn."""
+
+    def __init__(self, keep: Callable[[str], "asyncio.Future[None]"]) -> None:
+        self._keep = keep
+        self._unfinished = b""
+        self._is_too_long = False
+        # Set when the command is started: sends an answer, if the command reads any.
+        self.answer: Callable[[bytes], None] = lambda line: None
+
+    def write(self, data: bytes) -> None:
+        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+        if len(self._unfinished) > MAX_CHECKPOINT_BYTES:
+            self._unfinished, self._is_too_long = b"", True
+
+    def _take(self, line: bytes) -> None:
+        if self._is_too_long or len(line) > MAX_CHECKPOINT_BYTES:
+            self._is_too_long = False
+            self._refuse(_TOO_LONG)
+        elif line.strip():
+            try:
+                self._keep(checked(orjson.loads(line))).add_done_callback(self._kept)
+            except orjson.JSONDecodeError as error:
+                self._refuse(f"a line is not JSON: {error}")
+            except Invalid as error:
+                self._refuse(str(error))
+
+    def _kept(self, kept: "asyncio.Future[None]") -> None:
+        error = asyncio.CancelledError() if kept.cancelled() else kept.exception()
+        if error is None:
+            self.answer(b"ok\n")
+        else:
+            self._refuse(str(error) if isinstance(error, NextslotError) else type(error).__name__)
+
+    def _refuse(self, why: str) -> None:
+        self.answer(b"error " + " ".join(why.split()).encode("utf-8", "replace") + b"\n")

@@ -1,0 +1,23 @@
+"""Signals, the answers that jobs wait for: rows to values and back, one function a statement."""
+
+from nextslot.domain import Signal
+from nextslot.store.contract import Tx
+
+from .rows import SIGNALS
+
+
+def insert(tx: Tx, signal: Signal) -> None:
+    tx.execute("signals.insert", **SIGNALS.named(signal))
+
+
+def last(tx: Tx, chain_id: str, name: str) -> Signal | None:
+    row = tx.row("signals.last", chain_id=chain_id, name=name)
+    return None if row is None else SIGNALS.value(row)
+
+
+def of_chain(tx: Tx, chain_id: str) -> list[Signal]:
+    return [SIGNALS.value(row) for row in tx.rows("signals.of_chain", chain_id=chain_id)]
+
+
+def use(tx: Tx, kept: Signal, job_id: str) -> None:
+    tx.execute("signals.use", chain_id=kept.chain_id, name=kept.name, number=kept.number, job_id=job_id)
