@@ -60,6 +60,7 @@ NOT_FOR_HANDLERS = {
     "last_active",
     "told_files",
     "keep",
+    "keep_by",
     "keep_soon",
     "loop",
     "loop_thread",

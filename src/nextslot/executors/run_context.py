@@ -165,6 +165,10 @@ class RunContext:
             return self.keep_soon(text)
         return self._keep_now(text)
 
+    def keep_by(self, keep: Callable[[str], "asyncio.Future[None]"] | None) -> None:
+        """Stores checkpoints by this function from now on; called on the event loop, whose thread must not wait."""
+        self.keep, self.loop, self.loop_thread = keep, asyncio.get_running_loop(), threading.get_ident()
+
     def keep_soon(self, text: str) -> "asyncio.Future[None]":
         """Stores a checkpoint; called on the event loop."""
         if self.keep is None:

@@ -5,7 +5,6 @@ It decides no retry, changes no job and sends nothing.
 
 import asyncio
 import contextvars
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -114,7 +113,7 @@ class Executor:
         if given.inputs:
             run.inputs = inputs_of(given.inputs, self._files)
         run.last_checkpoint, run.signals = given.checkpoint, given.signals
-        run.keep, run.loop, run.loop_thread = keep, asyncio.get_running_loop(), threading.get_ident()
+        run.keep_by(keep)
         run.title, run.role, run.task_id, run.session_id = claim.title, claim.role, claim.task_id, claim.session_id
         task = asyncio.current_task() if job_type.is_async else None
         active = self._active[claim.run_id] = _Active(claim, run, job_type, task, claim.timeout_seconds)
