@@ -105,7 +105,7 @@ def test_what_a_key_may_not_do_is_refused_politely_if_it_is_tried(
 
     door.says("this needs a key with the scope 'operate'; yours has 'submit'")
     door.has_queue("of default")
-    assert server.run(server.server.scheduler.lists.queue()).is_paused
+    assert server.run(server.server.scheduler.lists.queue()).paused_by
 
 
 def test_a_key_of_one_office_sees_that_office_and_works_there(door: Console, keys: Keys, server: ServerThread) -> None:

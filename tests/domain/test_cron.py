@@ -269,7 +269,10 @@ def test_what_is_no_zone_is_refused(zone: Any) -> None:
     [
         ("30 6 * * 1-5", "At 06:30 on Monday through Friday"),
         ("@daily", "At 00:00 every day"),
-        ("*/5 * * * *", "Every fifth minute of every hour"),
+        ("*/5 * * * *", "Every 5 minutes"),
+        ("*/30 9-17 * * *", "Every 30 minutes from 09:00 through 17:59"),
+        ("*/7 * * * *", "Every seventh minute of every hour"),
+        ("*/1 * * * *", "Every minute"),
         ("0 0 29 2 *", "At 00:00 on February 29"),
     ],
 )

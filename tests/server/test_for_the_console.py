@@ -85,3 +85,30 @@ async def test_the_queue_says_when_what_runs_and_what_waits_is_expected_to_end(t
         assert "expected_end" in found["running"][0]
         (queued,) = found["queue"]
         assert queued["expected_start"] <= queued["expected_end"]
+
+
+async def test_a_queue_says_what_must_be_resumed_before_it_goes_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        found = []
+        for scope in ({}, {"office_id": "default"}):
+            await server.scheduler.pause(**scope)
+            found.append((await server.client.get("/api/queue")).json()["paused_by"])
+        await server.scheduler.resume()
+        found.append((await server.client.get("/api/queue")).json()["paused_by"])
+
+        assert found == [["scheduler"], ["scheduler", "office"], ["office"]]
+
+
+async def test_a_dry_run_of_a_retry_counts_last_attempts_and_changes_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        policy = {"max_attempts": 2, "base_delay_seconds": 0.001}
+        for _ in range(3):
+            await server.ended((await server.scheduler.submit("fail", retry_policy=policy)).job_id)
+        body = {"job_type": ["fail"]}
+
+        counted = (await server.client.post("/api/jobs/retry", json={**body, "dry_run": True})).json()
+        jobs = (await server.client.get("/api/jobs")).json()["items"]
+        done = (await server.client.post("/api/jobs/retry", json=body)).json()
+
+        assert (counted["retried"], len(jobs), done["retried"]) == (3, 9, 3)
+        assert set(counted["job_ids"]) == {job["job_id"] for job in jobs if job["attempt"] == 3}

@@ -134,9 +134,12 @@ class JobVerbs(Subject[Way]):
         return self._ask(post("/api/jobs/cancel", {**filter, **more}), Cancelled.read)
 
     @verb
-    def retry_many(self, *, all: bool = False, **filter: Unpack[JobFilter]) -> Operation[Retried]:
-        """Retries the failed chains that a filter finds."""
-        return self._ask(post("/api/jobs/retry", {**filter, **given(all=all or None)}), Retried.read)
+    def retry_many(
+        self, *, all: bool = False, dry_run: bool = False, **filter: Unpack[JobFilter]
+    ) -> Operation[Retried]:
+        """Retries the failed chains that a filter finds; with `dry_run` it only returns which."""
+        more = given(all=all or None, dry_run=dry_run or None)
+        return self._ask(post("/api/jobs/retry", {**filter, **more}), Retried.read)
 
     @verb
     def move(

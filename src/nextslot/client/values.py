@@ -116,6 +116,7 @@ class Reservation(ClientValue, domain.Reservation[datetime]):
 class Queue(ClientValue):
     office_id: str
     paused: bool
+    paused_by: tuple[str, ...]
     running: tuple[Job, ...]
     queue: tuple[QueuedJob, ...]
     next_cursor: str | None

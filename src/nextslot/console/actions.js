@@ -15,20 +15,28 @@ export async function cancelJob(job) {
     ],
     action: "Cancel the job",
     danger: true,
+    work: ({ reason, interrupt }) =>
+      post(`api/jobs/${job.job_id}/cancel`, { reason: reason || null, ...(isRunning ? { interrupt } : {}) }),
+    done: isRunning ? "It was asked to stop." : "Cancelled.",
   });
-  if (!answer) return false;
-  const body = { reason: answer.reason || null, ...(isRunning ? { interrupt: answer.interrupt } : {}) };
-  return Boolean(
-    await attempt(
-      () => post(`api/jobs/${job.job_id}/cancel`, body),
-      isRunning ? "It was asked to stop." : "Cancelled.",
-    ),
-  );
+  return Boolean(answer);
+}
+
+// Somebody waits for the answer of a direct request.
+export async function cancelDirect(direct) {
+  return ask({
+    title: `Cancel the direct request ${direct.job_type}?`,
+    text: "Somebody waits for its answer and gets an error instead.",
+    action: "Cancel the request",
+    danger: true,
+    work: () => post(`api/direct/${encodeURIComponent(direct.run_id || direct.direct_id)}/cancel`),
+    done: "It was asked to stop.",
+  });
 }
 
 // A new job like an ended one, perhaps with other parameters.
 export async function runAgain(job) {
-  const answer = await ask({
+  const made = await ask({
     title: `Run ${named(job)} again?`,
     text: "A new job with the same settings. Parameters can be changed first.",
     fields: [
@@ -43,13 +51,13 @@ export async function runAgain(job) {
       },
     ],
     action: "Run it again",
+    work: (answer) => {
+      const body = { params: parsed(answer.params, "params") };
+      if (answer.priority !== "") body.priority = Number(answer.priority);
+      return post(`api/jobs/${job.job_id}/rerun`, body);
+    },
+    done: "A new job is in the queue.",
   });
-  if (!answer) return;
-  const made = await attempt(() => {
-    const body = { params: parsed(answer.params) };
-    if (answer.priority !== "") body.priority = Number(answer.priority);
-    return post(`api/jobs/${job.job_id}/rerun`, body);
-  }, "A new job is in the queue.");
   if (made) go(["jobs", made.job_id]);
 }
 
@@ -58,10 +66,11 @@ export async function retryRun(run) {
   if (made) go(["jobs", made.job_id]);
 }
 
-export function parsed(text) {
+export function parsed(text, field = "") {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(`This is not JSON: ${error.message}`);
+    const problem = `This is not JSON: ${error.message}`;
+    throw Object.assign(new Error(problem), { errors: field ? [{ field, problem }] : [] });
   }
 }

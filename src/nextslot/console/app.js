@@ -1,12 +1,12 @@
 // The shell: who we are, where we are, whether the line to the server holds, and the view.
 import { get, key, whenUnauthorized } from "./api.js";
-import { html, render, useEffect, useErrorBoundary, useState } from "./lib.js";
+import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./lib.js";
 import { live, useLiveState } from "./live.js";
-import { can, Empty, hasOffices, me, Questions, sentence, toast, Toasts } from "./parts.js";
-import { link, useHere } from "./router.js";
+import { can, Empty, hasOffices, keepFocus, me, Questions, sentence, toast, Toasts, useTitle } from "./parts.js";
+import { arrive, link, scrollBack, useHere } from "./router.js";
 import { plural } from "./words.js";
 
-// Each view is loaded when it is first looked at.
+// Each view is loaded when it is first opened.
 const VIEWS = {
   now: ["Now", () => import("./views/now.js")],
   jobs: ["Jobs", () => import("./views/jobs.js"), () => import("./views/job.js")],
@@ -72,10 +72,18 @@ function Shell({ forget }) {
   const offered = Object.entries(VIEWS).filter(([name, [title]]) => title && isOffered(name));
   const isOff = place.view === "offices" && !hasOffices();
   const shown = isOff ? null : VIEWS[place.view];
+  const isFirst = useRef(true);
+  useTitle(shown?.[0]);
   useEffect(() => {
-    document.title = `${shown?.[0] || "nextslot"} – nextslot`;
-    scrollTo(0, 0);
+    const before = arrive();
+    if (before) scrollBack(before);
+    else scrollTo(0, 0);
+    document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    // Who came by a link goes on from the content, and is told where that is.
+    if (!isFirst.current) document.getElementById("main").focus({ preventScroll: true });
+    isFirst.current = false;
   }, [place.view, place.parts.join("/")]);
+  useEffect(followFocus, []);
   useEffect(() => {
     const pressed = (event) => shortcut(event, offered);
     addEventListener("keydown", pressed);
@@ -87,7 +95,7 @@ function Shell({ forget }) {
     <header class="top">
       <a class="brand" href=${link("now")}><img src="icon.svg" alt="" width="18" height="18" />nextslot</a>
       <nav aria-label="Views">${offered.map(
-        ([name, [title]]) => html`<a key=${name} href=${link(name)}
+        ([name, [title]]) => html`<a key=${name} href=${link(name)} title=${`g ${letterOf(name)}`}
         aria-current=${place.view === name ? "page" : undefined}>${title}</a>`,
       )}</nav>
       <div class="tools"><${Line} />
@@ -110,21 +118,46 @@ function Shell({ forget }) {
 const isOffered = (name) => (name === "submit" ? can("submit") : name !== "offices" || hasOffices());
 
 // g and a letter go to a view; / goes to the search.
+const LETTERS = { n: "now", j: "jobs", s: "schedules", g: "groups", o: "offices", w: "webhooks", y: "system", u: "submit" };
+const letterOf = (name) => Object.keys(LETTERS).find((letter) => LETTERS[letter] === name);
 let awaitsLetter = 0;
 function shortcut(event, offered) {
   if (event.target.closest?.("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey)
     return;
-  if (event.key === "g") awaitsLetter = Date.now();
-  else if (Date.now() - awaitsLetter < 1500) {
-    const found = offered.find(([, [title]]) => title[0].toLowerCase() === event.key);
-    if (found) location.hash = link(found[0]).slice(1);
+  if (Date.now() - awaitsLetter < 1500) {
+    const name = LETTERS[event.key];
+    if (offered.some(([one]) => one === name)) location.hash = link(name).slice(1);
     awaitsLetter = 0;
-  } else if (event.key === "/") {
+  } else if (event.key === "g") awaitsLetter = Date.now();
+  else if (event.key === "/") {
     event.preventDefault();
-    const search = document.querySelector("main input[type=search]");
-    if (search) search.focus();
-    else location.hash = link("jobs").slice(1);
+    if (!focusSearch()) {
+      location.hash = link("jobs").slice(1);
+      // The view may have to be loaded first.
+      const seen = new MutationObserver(() => focusSearch() && seen.disconnect());
+      seen.observe(document.body, { childList: true, subtree: true });
+      setTimeout(() => seen.disconnect(), 10_000);
+    }
   }
+}
+
+function focusSearch() {
+  const search = document.querySelector("main input[type=search]");
+  search?.focus();
+  return Boolean(search);
+}
+
+// If the element that has the focus is removed, the content gets the focus, so that keys go on from there.
+function followFocus() {
+  let last = null;
+  const focused = (event) => (last = event.target);
+  const seen = new MutationObserver(() => {
+    if (last && !last.isConnected && document.activeElement === document.body) keepFocus();
+    if (last && !last.isConnected) last = null;
+  });
+  addEventListener("focusin", focused);
+  seen.observe(document.getElementById("app"), { childList: true, subtree: true });
+  return () => (removeEventListener("focusin", focused), seen.disconnect());
 }
 
 function View({ place, load }) {
@@ -139,12 +172,33 @@ function View({ place, load }) {
     );
     return () => void (isGone = true);
   }, [load]);
-  const trouble = error || failed;
-  if (trouble) {
-    return html`<div class="trouble" role="alert"><p>This view does not work: ${String(trouble.message || trouble)}</p>
-      <button onClick=${() => (error ? reset() : location.reload())}>Try again</button></div>`;
+  if (error) {
+    return html`<div class="trouble" role="alert"><p>This view does not work: ${String(error.message || error)}</p>
+      <button onClick=${reset}>Try again</button></div>`;
   }
+  if (failed) return html`<${NotLoaded} />`;
   return module ? html`<${module.default} place=${place} />` : html`<${Empty}>Loading…<//>`;
+}
+
+// A browser keeps a failed import for as long as the page lives. So the page is loaded again, at the same address, as
+// soon as the server answers; not more than three times a minute, since a file may be broken for another reason.
+const RELOADS = "nextslot-reloads";
+
+function NotLoaded() {
+  useEffect(() => {
+    const recent = (sessionStorage.getItem(RELOADS) || "").split(" ").filter((at) => Date.now() - at < 60_000);
+    if (recent.length > 2) return undefined;
+    const timer = setInterval(async () => {
+      const answer = await fetch(new URL("icon.svg", import.meta.url), { cache: "no-store" }).catch(() => null);
+      if (!answer?.ok) return;
+      sessionStorage.setItem(RELOADS, [...recent, Date.now()].join(" "));
+      location.reload();
+    }, 1500);
+    return () => clearInterval(timer);
+  }, []);
+  return html`<div class="trouble" role="alert">
+    <p>This view could not be loaded, because the server did not answer. It opens as soon as the server answers.</p>
+    <button onClick=${() => location.reload()}>Try again</button></div>`;
 }
 
 // Whether what is shown is live, in a word.

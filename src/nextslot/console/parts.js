@@ -100,7 +100,7 @@ export const Section = ({
 }) => html`<section class="section" id=${id} aria-label=${title}>
   <header><h2>${title}</h2>${actions && html`<div class="actions">${actions}</div>`}</header>${children}</section>`;
 
-export const Trouble = ({ error }) => (error ? html`<p class="trouble" role="alert">${sentence(error)}</p>` : null);
+export const Trouble = ({ error }) => (error ? html`<p class="trouble" role="alert"><${Linked} text=${sentence(error)} /></p>` : null);
 
 export function sentence(error) {
   const problems = error.errors || [];
@@ -125,6 +125,32 @@ export const Scroll = ({
 
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
+// The element that had the focus may be gone: then the content has it, not the whole page.
+export function keepFocus() {
+  requestAnimationFrame(() => {
+    if (document.activeElement && document.activeElement !== document.body) return;
+    document.getElementById("main")?.focus({ preventScroll: true });
+  });
+}
+
+// The name of what a page shows, in the title of its tab.
+export function useTitle(...names) {
+  const title = [...names.filter(Boolean), "nextslot"].join(" – ");
+  useEffect(() => void (document.title = title), [title]);
+}
+
+const PLACES = { job: "jobs", group: "groups", schedule: "schedules" };
+
+// A sentence with its ids as links: "job 0199…" leads to that job.
+export function Linked({ text }) {
+  const parts = String(text).split(/((?:job|group|schedule) [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/);
+  return parts.map((part, index) => {
+    if (index % 2 === 0) return part;
+    const [kind, id] = part.split(" ");
+    return html`${kind} <${Id} key=${index} id=${id} to=${PLACES[kind]} />`;
+  });
+}
+
 // Short words that come and go; also read aloud.
 let tell = () => {};
 let toasts = [];
@@ -139,7 +165,7 @@ export function Toasts() {
   const [shown, show] = useState(toasts);
   useEffect(() => void (tell = show), []);
   return html`<div class="toasts" role="status" aria-live="polite">
-    ${shown.map((one) => html`<p key=${one.id} class="toast ${one.kind}">${one.text}</p>`)}</div>`;
+    ${shown.map((one) => html`<p key=${one.id} class="toast ${one.kind}"><${Linked} text=${one.text} /></p>`)}</div>`;
 }
 
 // Does it, and says how it went. Whatever is refused is told in the server's own words.
@@ -154,41 +180,62 @@ export async function attempt(work, done) {
   }
 }
 
-// A question in a dialog: resolves to what was filled in, or to null.
+// A question in a dialog: resolves to what was filled in, or to null. With `work`, the dialog stays until the work has
+// succeeded, shows what was refused at its field, and resolves to what the work returned.
 let put = () => {};
 export const ask = (question) => new Promise((resolve) => put({ ...question, resolve }));
 
 export function Questions() {
   const [question, set] = useState(null);
+  const [refusal, refuse] = useState(null);
+  const [isBusy, setBusy] = useState(false);
   const dialog = useRef(null);
   useEffect(() => void (put = set), []);
   useLayoutEffect(() => {
     if (question && dialog.current && !dialog.current.open) dialog.current.showModal();
   }, [question]);
+  useLayoutEffect(() => dialog.current?.querySelector("[aria-invalid=true]")?.focus(), [refusal]);
   if (!question) return null;
   const close = (values) => {
     dialog.current?.close();
     set(null);
+    refuse(null);
     question.resolve(values);
+    keepFocus();
   };
-  const submit = (event) => {
+  const submit = async (event) => {
     event.preventDefault();
-    close(valuesOf(event.target));
+    const values = valuesOf(event.target);
+    if (!question.work) return close(values);
+    setBusy(true);
+    try {
+      const result = (await question.work(values)) ?? true;
+      close(result);
+      if (question.done) toast(typeof question.done === "function" ? question.done(result) : question.done);
+    } catch (error) {
+      refuse(error);
+    }
+    setBusy(false);
   };
+  const problems = Object.fromEntries((refusal?.errors || []).map((one) => [one.field.split(".")[0], one.problem]));
+  const names = (question.fields || []).map((field) => field.name);
+  const isAtField = names.some((name) => problems[name]);
   return html`<dialog ref=${dialog} aria-label=${question.title} onCancel=${() => close(null)}
     onClose=${() => question && close(null)}>
     <form onSubmit=${submit}>
       <h2>${question.title}</h2>
       ${question.text && html`<p>${question.text}</p>`}
       ${question.body}
-      ${(question.fields || []).map((field) => html`<${Field} key=${field.name} ...${field} />`)}
+      ${(question.fields || []).map((field) => html`<${Field} key=${field.name} ...${field}
+        problem=${problems[field.name] || ""} />`)}
+      ${refusal && !isAtField && html`<p class="problem" role="alert"><${Linked} text=${sentence(refusal)} /></p>`}
       <footer>
         ${
           !question.only &&
           html`<button type="button" onClick=${() => close(null)}>${question.no || "Leave it"}
           </button>`
         }
-        <button class=${question.danger ? "danger" : "primary"}>${question.action || "OK"}</button>
+        <button class=${question.danger ? "danger" : "primary"} disabled=${isBusy}>${question.action || "OK"}</button>
       </footer>
     </form>
   </dialog>`;

@@ -40,6 +40,7 @@ _ITEM = re.compile(rf"(?:\*|{_VALUE}-{_VALUE})(?:/\d{{1,2}})?|{_VALUE}")
 _LONE_STEP = re.compile(rf"({_VALUE})/(\d{{1,2}})")
 _ONE_IN_RANGE = re.compile(r"\b(\w+)-\1/\d+\b")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+){0,2}")
+_EVERY_SO_MANY = re.compile(r"\*/(\d{1,2})")
 _LAST_OF_FIELD = (59, 23, 31, 12, 7)
 
 _SECOND = timedelta(seconds=1)
@@ -111,6 +112,14 @@ def _bad(problem: str) -> Invalid:
     return Invalid(problem, field="cron_expression")
 
 
+def _plain(minute: str, words: str) -> str:
+    """Says "every 30 minutes" where the library says "every 30th minute of every hour"."""
+    step = _EVERY_SO_MANY.fullmatch(minute)
+    if step is None or 60 % int(step[1]) != 0:
+        return words
+    return re.sub(r"^Every \w+ minute( of every hour)?", f"Every {int(step[1])} minutes", words)
+
+
 class Cron:
     """A cron expression in a time zone."""
 
@@ -121,6 +130,7 @@ class Cron:
             raise _bad(_explained(fields, error)) from None
         self._zone = zone
         minute, hour = fields.split()[:2]
+        self._minute = minute
         # Debian: with `*` in minute or hour, occurrences follow the changed clock; otherwise they are times of day.
         self._follows_the_clock = minute.startswith("*") or hour.startswith("*")
         self._seconds = [h * 3600 + m * 60 for h in sorted(self._days.hours) for m in sorted(self._days.minutes)]
@@ -131,8 +141,7 @@ class Cron:
 
     @property
     def words(self) -> str:
-        explained: str = self._days.explain()
-        return explained
+        return _plain(self._minute, self._days.explain())
 
     def local(self, at: Instant) -> datetime:
         """Returns the local time of an instant in this zone."""

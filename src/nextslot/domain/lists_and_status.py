@@ -57,15 +57,19 @@ class Placed:
 
 
 class QueuePage(Value):
-    """A part of an office's queue, with its running jobs, pause and reservation."""
+    """A part of an office's queue, its running jobs and its reservation; `paused_by`: `scheduler`, `office` or both."""
 
     office_id: str
-    is_paused: bool
+    paused_by: tuple[str, ...]
     running: tuple[Listed, ...]
     queue: tuple[Placed, ...]
     next_cursor: str | None
     reservation: Reservation | None
     direct_waiting: int
+
+    @property
+    def is_paused(self) -> bool:
+        return bool(self.paused_by)
 
 
 class OfficeStatus(Value, Generic[At]):

@@ -101,9 +101,13 @@ class BulkService:
             done, is_first = done.plus(step), False
         return done
 
-    async def retry(self, filter: JobFilter | None = None, *, all: bool = False) -> BulkRetried:
-        """Retries every chain whose last job matches and is FAILED."""
+    async def retry(self, filter: JobFilter | None = None, *, all: bool = False, dry_run: bool = False) -> BulkRetried:
+        """Retries every chain whose last job matches and is FAILED. With `dry_run` it changes nothing, and returns the
+        failed jobs that it would retry.
+        """
         wanted = _refuse_empty(filter, all)
+        if dry_run:
+            return await self._retryable(wanted)
         done, is_first = BulkRetried(), True
         # Chains whose new job may be on a later page: only if the clock was set back, so that new jobs look older.
         made: set[str] = set()
@@ -121,6 +125,15 @@ class BulkService:
             made |= {job.chain_id for job in new if job.created_at <= page[0].created_at}
             done = BulkRetried(done.retried.plus(tuple(job.job_id for job in new)))
         return done
+
+    async def _retryable(self, wanted: JobFilter) -> BulkRetried:
+        found = BulkRetried()
+        end = await self._access.read(_end_of_jobs)
+        async for page in self._pages(wanted, wanted.statuses & {JobStatus.FAILED}, end):
+            ids = [job.job_id for job in page]
+            part = await self._access.read(partial(self._actions.retryable, job_ids=ids, filter=wanted))
+            found = BulkRetried(found.retried.plus(tuple(part)))
+        return found
 
     async def rerun(
         self,

@@ -218,13 +218,18 @@ def _queue(tx: Tx, office_id: str, after: Key | None, limit: int) -> QueuePage:
     waiting, _ = direct.counts(tx).get(office_id, (0, 0))
     return QueuePage(
         office_id=office_id,
-        is_paused=office.is_paused or ("scheduler", "") in lanes.pauses(tx),
+        paused_by=_paused_by(tx, office.is_paused),
         running=listed(tx, jobs.running_of(tx, office_id)),
         queue=tuple(Placed(job, places[job.job_id], passed + number) for number, job in enumerate(page, start=1)),
         next_cursor=cursors.encode("queue", key),
         reservation=direct.active_reservation(tx, office_id),
         direct_waiting=waiting,
     )
+
+
+def _paused_by(tx: Tx, is_office_paused: bool) -> tuple[str, ...]:
+    whole = ("scheduler",) if ("scheduler", "") in lanes.pauses(tx) else ()
+    return (*whole, "office") if is_office_paused else whole
 
 
 def _paused(tx: Tx) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:

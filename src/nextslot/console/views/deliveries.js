@@ -3,10 +3,11 @@ import { pages, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
 import { attempt, can, Empty, Id, Scroll, Section, Status, Trouble, When } from "../parts.js";
+import { useKept } from "../router.js";
 import { count, plural } from "../words.js";
 
 export function Deliveries({ query, title, actions = null }) {
-  const [size, setSize] = useState(50);
+  const [size, setSize] = useKept("deliveries", 50);
   const [open, setOpen] = useState(null);
   const list = useLoad(
     (signal) => pages("api/webhook-deliveries", { ...query, limit: Math.min(500, size) }, { enough: size, signal }),
@@ -26,7 +27,7 @@ export function Deliveries({ query, title, actions = null }) {
     ${
       items.length
         ? html`<${Scroll} label=${title}><table>
-      <thead><tr><th>Status</th><th>Event</th><th class="wide">To</th><th class="wide">Job</th><th>Created</th>
+      <thead><tr><th>Status</th><th>Event</th><th class="wide">To</th><th class="wide">Job</th><th class="wide">Created</th>
         <th class="number">Attempts</th><th class="wide">Next</th><th><span class="unseen">Actions</span></th></tr>
         </thead>
       <tbody>${items.map((one) => [
@@ -34,7 +35,7 @@ export function Deliveries({ query, title, actions = null }) {
           <${Status} status=${one.status} /></td><td>${one.event}</td>
           <td class="wide"><span class="clip" title=${one.url}>${one.url}</span></td><td class="wide">
             <${Id} id=${one.job_id} to="jobs" /></td>
-          <td class="tight"><${When} at=${one.created_at} /></td>
+          <td class="wide tight"><${When} at=${one.created_at} /></td>
           <td class="number">
             <button class="quiet" aria-expanded=${String(open === one.delivery_id)}
               onClick=${() => setOpen(open === one.delivery_id ? null : one.delivery_id)}>${plural(one.attempts.length, "attempt")}

@@ -1,8 +1,9 @@
 // Direct requests: who waited on the line, and one of them.
-import { get, pages, post } from "../api.js";
+import { cancelDirect } from "../actions.js";
+import { get, pages } from "../api.js";
 import { html } from "../lib.js";
 import { useLoad } from "../live.js";
-import { attempt, can, Empty, Fields, Json, Scroll, Section, Status, Trouble, When } from "../parts.js";
+import { can, Empty, Fields, Json, Scroll, Section, Status, Trouble, useTitle, When } from "../parts.js";
 import { link } from "../router.js";
 import { duration } from "../words.js";
 
@@ -41,12 +42,12 @@ function One({ id }) {
     every: 2000,
   });
   const shown = one.data;
+  useTitle(shown && `direct: ${shown.job_type}`);
   if (!shown) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>Loading…<//>`;
-  const cancel = () =>
-    attempt(() => post(`api/direct/${encodeURIComponent(id)}/cancel`), "Told to stop.").then(one.again);
+  const cancel = () => cancelDirect(shown).then((done) => done && one.again());
   return html`<div class="head"><h1 class="grow">direct: ${shown.job_type}</h1><${Status} status=${shown.status} />
       ${can("operate") && ["WAITING", "RUNNING"].includes(shown.status) && html`<button class="danger"
-        onClick=${cancel}>Cancel</button>`}
+        onClick=${cancel}>Cancel…</button>`}
       <a class="button" href=${link("direct")}>All</a></div>
     <${Section} title="Settings"><${Fields} of=${[
       [

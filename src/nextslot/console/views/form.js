@@ -25,23 +25,37 @@ function shown(schema, value) {
   return kind === "json" ? JSON.stringify(value, null, 2) : String(value);
 }
 
-export function read(schema, value) {
+// Throws one error with all problems, each at its field.
+export function read(schema, value, path = "params") {
   const found = { ...(value[REST] || {}) };
+  const problems = [];
   for (const [name, one] of properties(schema)) {
-    const got = valueOf(resolved(one, schema), value[name], (schema.required || []).includes(name), name);
-    if (got !== undefined) found[name] = got;
+    try {
+      const isRequired = (schema.required || []).includes(name);
+      const got = valueOf(resolved(one, schema), value[name], isRequired, `${path}.${name}`);
+      if (got !== undefined) found[name] = got;
+    } catch (error) {
+      problems.push(...error.errors);
+    }
   }
+  if (problems.length) throw refused(problems);
   return found;
 }
 
-function valueOf(schema, text, isRequired, name) {
+function refused(problems) {
+  const said = problems.map(({ field, problem }) => `${field.replace(/^params\./, "")}: ${problem}`).join(" ");
+  return Object.assign(new Error(said), { errors: problems });
+}
+
+function valueOf(schema, text, isRequired, field) {
   const kind = kindOf(schema);
   if (kind === "boolean") return text === Boolean(schema.default) && !isRequired ? undefined : text;
   if (kind === "object") {
-    const inner = read(schema, text);
+    const inner = read(schema, text, field);
     return Object.keys(inner).length || isRequired ? inner : undefined;
   }
-  if (text === "") return isRequired && kind === "text" ? "" : undefined;
+  if (text.trim() === "" && isRequired) throw refused([{ field, problem: "Fill this in." }]);
+  if (text === "") return undefined;
   if (kind === "number" || kind === "integer") return Number.isNaN(Number(text)) ? text : Number(text);
   if (kind === "choice") return schema.enum.find((one) => String(one) === text) ?? text;
   if (kind === "texts")
@@ -49,15 +63,7 @@ function valueOf(schema, text, isRequired, name) {
       .split("\n")
       .map((one) => one.trim())
       .filter(Boolean);
-  if (kind === "json") {
-    try {
-      return parsed(text);
-    } catch (error) {
-      throw Object.assign(new Error(`${name}: ${error.message}`), {
-        errors: [{ field: `params.${name}`, problem: error.message }],
-      });
-    }
-  }
+  if (kind === "json") return parsed(text, field);
   return text;
 }
 

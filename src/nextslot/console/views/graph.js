@@ -2,7 +2,7 @@
 import { get, pages } from "../api.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { useLoad } from "../live.js";
-import { can, Empty, me, Section, Status, Trouble } from "../parts.js";
+import { can, Empty, me, Section, Status, Trouble, useTitle } from "../parts.js";
 import { link } from "../router.js";
 import { count, named, plural, STATUSES } from "../words.js";
 import { Drawing } from "./drawing.js";
@@ -17,6 +17,7 @@ export default function Graph({ place }) {
   const concerns = (event) => event.job_id && (ids.current.has(event.job_id) || event.type === "job_queued");
   const found = useLoad((signal) => jobsOf(groupId, query, signal), [groupId, JSON.stringify(query)], { concerns });
   const [wanted, setWanted] = useState("");
+  useTitle(found.data?.group?.name || query.task_id, "Groups");
   if (!found.data) return found.error ? html`<${Trouble} error=${found.error} />` : html`<${Empty}>Loading…<//>`;
   const { group, jobs, isCut } = found.data;
   ids.current = new Set(jobs.map((job) => job.job_id));

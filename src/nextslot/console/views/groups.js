@@ -1,13 +1,13 @@
 // Groups: how far each is.
 import { pages, post } from "../api.js";
-import { html, useState } from "../lib.js";
+import { html } from "../lib.js";
 import { useLoad } from "../live.js";
-import { ask, attempt, Bar, can, Empty, Scroll, Section, Status, Trouble, When } from "../parts.js";
-import { link } from "../router.js";
+import { ask, Bar, can, Empty, Scroll, Section, Status, Trouble, When } from "../parts.js";
+import { link, useKept } from "../router.js";
 import { count, plural, short } from "../words.js";
 
 export default function Groups() {
-  const [size, setSize] = useState(100);
+  const [size, setSize] = useKept("groups", 100);
   const list = useLoad(
     (signal) => pages("api/job-groups", { limit: Math.min(500, size) }, { enough: size, signal }),
     [size],
@@ -44,13 +44,13 @@ export default function Groups() {
 
 export async function cancelGroup(group) {
   const open = group.members - group.ended;
-  const answer = await ask({
+  await ask({
     title: `Cancel ${group.name || "the group"}?`,
     text: `${plural(open, "member")} that ${open === 1 ? "has" : "have"} not ended.`,
     fields: [{ name: "reason", label: "Reason (optional)" }],
     action: "Cancel the group",
     danger: true,
+    work: ({ reason }) => post(`api/job-groups/${group.group_id}/cancel`, { reason: reason || null }),
+    done: "Cancelled.",
   });
-  if (!answer) return;
-  await attempt(() => post(`api/job-groups/${group.group_id}/cancel`, { reason: answer.reason || null }), "Cancelled.");
 }

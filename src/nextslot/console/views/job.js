@@ -19,6 +19,7 @@ import {
   Status,
   Trouble,
   useNow,
+  useTitle,
   When,
 } from "../parts.js";
 import { link } from "../router.js";
@@ -36,6 +37,7 @@ export default function JobPage({ place }) {
       event.details?.retry === id,
   });
   const shown = job.data?.job_id === id ? job.data : null;
+  useTitle(shown ? named(shown) : "", "Jobs");
   if (!shown) return job.error ? html`<${Trouble} error=${job.error} />` : html`<${Empty}>Loading…<//>`;
   const hasEnded = ENDED.includes(shown.status);
   return html`
@@ -81,8 +83,9 @@ function Actions({ job, again }) {
       <button onClick=${() => move("back")}>To the back</button>
       <button onClick=${() => edit(job).then((done) => done && again())}>Change…</button>`
     }
-    ${can("operate") && job.status === "FAILED" && html`<button class="primary"
+    ${can("operate") && job.status === "FAILED" && isLast(job) && html`<button class="primary"
       onClick=${() => retryRun(job.run)}>Retry</button>`}
+    ${!isLast(job) && html`<a class="button" href=${link(["jobs", job.chain.at(-1).job_id])}>Last attempt</a>`}
     ${can("submit") && hasEnded && html`<button onClick=${() => runAgain(job)}>Run again…</button>`}
     ${
       can("operate") &&
@@ -96,6 +99,9 @@ function Actions({ job, again }) {
   </div>`;
 }
 
+// The chain goes on with the attempts after this one.
+const isLast = (job) => job.chain.at(-1)?.job_id === job.job_id;
+
 function graphOf(job) {
   if (job.group_id) return link(["groups", job.group_id]);
   return job.task_id
@@ -104,7 +110,7 @@ function graphOf(job) {
 }
 
 async function edit(job) {
-  const answer = await ask({
+  const changed = await ask({
     title: `Change ${named(job)}`,
     text: "While it is queued.",
     fields: [
@@ -113,16 +119,15 @@ async function edit(job) {
       { name: "params", label: "Parameters (JSON)", kind: "area", value: JSON.stringify(job.params, null, 2) },
     ],
     action: "Change it",
-  });
-  if (!answer) return false;
-  return Boolean(
-    await attempt(() => {
-      const body = { params: parsed(answer.params) };
+    work: (answer) => {
+      const body = { params: parsed(answer.params, "params") };
       if (answer.title && answer.title !== job.title) body.title = answer.title;
       if (Number(answer.priority) !== job.priority) body.priority = Number(answer.priority);
       return patch(`api/jobs/${job.job_id}`, body);
-    }, "Changed."),
-  );
+    },
+    done: "Changed.",
+  });
+  return Boolean(changed);
 }
 
 // The way so far, and what is still to come.

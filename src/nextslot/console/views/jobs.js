@@ -21,7 +21,7 @@ import {
   Trouble,
   When,
 } from "../parts.js";
-import { change, here } from "../router.js";
+import { change, here, keep, recall } from "../router.js";
 import { between, count, duration, ENDED, plural, STATUSES } from "../words.js";
 
 const PAGE = 50;
@@ -80,25 +80,25 @@ function titled({ items, cursor, isSearching }) {
 const filterOf = (query) =>
   Object.fromEntries(FILTERS.filter((name) => query[name]).map((name) => [name, query[name]]));
 
-// Rows that are shown follow the events; new ones are announced, so that nothing jumps.
+// Rows that are shown follow the events; others that match by now are announced, so that nothing jumps.
 function useJobs(filter) {
-  const [list, set] = useState({ items: [], cursor: null, isLoading: true, error: null });
+  const key = JSON.stringify(filter);
+  const [list, set] = useState(() => before(key) || { items: [], cursor: null, isLoading: true, error: null });
   const [fresh, setFresh] = useState(0);
   const latest = useRef(null);
   latest.current = list;
-  const key = JSON.stringify(filter);
   const abort = useRef(null);
-  const load = async (cursor, before) => {
+  const load = async (cursor, before, limit = PAGE) => {
     abort.current?.abort();
     const mine = (abort.current = new AbortController());
     set((old) => ({ ...old, isLoading: true, error: null }));
     try {
       const found = await pages(
         "api/jobs",
-        { ...query(filter), limit: PAGE },
+        { ...query(filter), limit },
         {
           cursor,
-          enough: PAGE / 2,
+          enough: limit / 2,
           signal: mine.signal,
           // A rare thing among many: what is found so far is shown while older ones are looked through.
           onPage: (items) =>
@@ -112,41 +112,69 @@ function useJobs(filter) {
   };
   const again = () => (setFresh(0), load(null, []));
   useEffect(() => {
-    const timer = setTimeout(again, latest.current.items.length ? 200 : 0);
+    // Who comes back sees the rows that were there, and as many of them are read again.
+    const rows = before(key)?.items.length;
+    const look = () => (rows > PAGE ? (setFresh(0), load(null, [], Math.min(500, rows))) : again());
+    const timer = setTimeout(look, latest.current.items.length ? 200 : 0);
     return () => (clearTimeout(timer), abort.current?.abort());
   }, [key]);
-  useEffect(() => follow(latest, set, setFresh), [key]);
+  useEffect(() => {
+    if (!list.isLoading || list.items.length) keep("jobs", { key, list: { ...list, isSearching: false } });
+  }, [list, key]);
+  useEffect(() => follow(filter, latest, set, setFresh), [key]);
   const more = () =>
     !latest.current.isLoading && latest.current.cursor && load(latest.current.cursor, latest.current.items);
   return { ...list, fresh, more, again };
 }
 
-function follow(latest, set, setFresh) {
+const before = (key) => (recall("jobs")?.key === key ? recall("jobs").list : null);
+
+// Events about jobs that are not shown cause one look at the list: what matches the filter there, and is not shown, is
+// counted. So a job that a filter excludes is not, and one that has become FAILED is.
+function follow(filter, latest, set, setFresh) {
   const touched = new Set();
+  let isOther = false;
   let timer = null;
   const look = async () => {
     const { items, isLoading, isSearching } = latest.current;
     // A list that is on its way may be older than what was heard meanwhile.
     if (isLoading && !isSearching) return void (timer = setTimeout(look, 250));
-    timer = null;
+    const began = performance.now();
     const shown = new Set(items.map((job) => job.job_id));
     const ids = [...touched].filter((id) => shown.has(id)).slice(0, 30);
     if (!isLoading) [...touched].filter((id) => !shown.has(id)).forEach((id) => touched.delete(id));
     ids.forEach((id) => touched.delete(id));
-    const found = await Promise.all(ids.map((id) => get(`api/jobs/${id}`).catch(() => null)));
+    const counts = isOther && !isLoading;
+    if (counts) isOther = false;
+    const [found, newest] = await Promise.all([
+      Promise.all(ids.map((id) => get(`api/jobs/${id}`).catch(() => null))),
+      counts ? newcomers(filter, latest).catch(() => null) : null,
+    ]);
     const byId = new Map(found.filter(Boolean).map((job) => [job.job_id, job]));
-    set((old) => ({ ...old, items: old.items.map((job) => byId.get(job.job_id) || job) }));
-    if (touched.size) timer = setTimeout(look, 500);
+    if (byId.size) set((old) => ({ ...old, items: old.items.map((job) => byId.get(job.job_id) || job) }));
+    if (newest !== null) setFresh(newest);
+    timer = null;
+    // A slow answer is asked for less often.
+    if (touched.size || isOther) timer = setTimeout(look, Math.max(500, 3 * (performance.now() - began)));
   };
   const forget = live.listen((event) => {
     if (!event.job_id) return;
-    if (event.type === "job_queued") setFresh((number) => number + 1);
-    else if (latest.current.isLoading || latest.current.items.some((job) => job.job_id === event.job_id)) {
+    if (latest.current.isLoading || latest.current.items.some((job) => job.job_id === event.job_id))
       touched.add(event.job_id);
-      timer ??= setTimeout(look, 250);
-    }
+    else isOther = true;
+    timer ??= setTimeout(look, 250);
   });
-  return () => (clearTimeout(timer), forget());
+  return () => (clearTimeout(timer), (timer = 0), forget());
+}
+
+// How many jobs match and are not shown, among as many of the newest as are shown.
+async function newcomers(filter, latest) {
+  const limit = Math.min(500, Math.max(PAGE, latest.current.items.length));
+  const page = await get("api/jobs", { ...query(filter), limit });
+  const { items, cursor } = latest.current;
+  const shown = new Set(items.map((job) => job.job_id));
+  const oldest = cursor && items.length ? items.at(-1).created_at : "";
+  return page.items.filter((job) => !shown.has(job.job_id) && job.created_at >= oldest).length;
 }
 
 const query = (filter) => ({
@@ -282,17 +310,19 @@ async function cancelChosen(jobs) {
   return eachOf(jobs, (job) => post(`api/jobs/${job.job_id}/cancel`, body), "cancelled or told to stop");
 }
 
+// Of a chain only the last attempt can be retried, so the others are not counted.
 async function retryChosen(jobs) {
+  const found = await Promise.all(jobs.map((job) => get(`api/jobs/${job.job_id}`)));
+  const last = found.filter((job) => job.status === "FAILED" && job.chain.at(-1).job_id === job.job_id);
+  if (!last.length) return nothing("None of these can be retried: each was retried already.");
+  const left = jobs.length - last.length;
   const answer = await ask({
-    title: `Retry ${plural(jobs.length, "failed job")}?`,
-    action: `Retry ${plural(jobs.length, "job")}`,
+    title: `Retry ${plural(last.length, "failed job")}?`,
+    text: left ? `${plural(left, "job")} of those you chose ${left === 1 ? "was" : "were"} retried already.` : "",
+    action: `Retry ${plural(last.length, "job")}`,
   });
   if (!answer) return false;
-  return eachOf(
-    jobs,
-    async (job) => post(`api/job-runs/${(await get(`api/jobs/${job.job_id}`)).run.run_id}/retry`),
-    "retried",
-  );
+  return eachOf(last, (job) => post(`api/job-runs/${job.run.run_id}/retry`), "retried");
 }
 
 async function eachOf(jobs, work, word) {
@@ -363,18 +393,18 @@ async function cancelAll(filter) {
 }
 
 async function retryAll(filter) {
-  const failed = await counted(filter, ["FAILED"]);
-  if (!failed.number) return nothing("Nothing that matches has failed.");
-  const answer = await ask({
-    title: `Retry ${failed.words}?`,
-    text: "All that match the filter and whose chain has failed. A chain that was retried already is left alone.",
+  const asked = (filter.status || "").split(",").filter(Boolean);
+  if (asked.length && !asked.includes("FAILED")) return nothing("Nothing that matches has failed.");
+  const body = { ...given(query(filter)), status: ["FAILED"] };
+  const { retried } = await post("api/jobs/retry", { ...body, dry_run: true });
+  if (!retried) return nothing("Nothing that matches can be retried: it has not failed, or was retried already.");
+  return ask({
+    title: `Retry ${plural(retried, "job")}?`,
+    text: "The last attempts that match the filter and failed. What was retried already is not counted.",
     action: "Retry them",
+    work: () => post("api/jobs/retry", body),
+    done: (made) => `${plural(made.retried, "job")} retried.`,
   });
-  if (!answer) return false;
-  return attempt(
-    () => post("api/jobs/retry", failed.filter),
-    (made) => `${plural(made.retried, "job")} retried.`,
-  );
 }
 
 const nothing = (words) => (toast(words), false);

@@ -1,10 +1,10 @@
 // Now: what holds the slots, who waits on the line, the queue in its order, and past and future in one picture.
-import { cancelJob } from "../actions.js";
+import { cancelDirect, cancelJob } from "../actions.js";
 import { get, post } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
-import { attempt, Bar, can, Empty, JobLink, Section, Status, someOffices, Trouble, useNow, When } from "../parts.js";
-import { change, link } from "../router.js";
+import { attempt, Bar, can, canWhole, Empty, JobLink, Section, Status, someOffices, Trouble, useNow, useTitle, When } from "../parts.js";
+import { change, link, useKept } from "../router.js";
 import { between, clock, count, duration, named, plural } from "../words.js";
 import { Queue } from "./queue.js";
 import { Timeline } from "./timeline.js";
@@ -22,13 +22,14 @@ export default function Now({ place }) {
     (known.some((one) => one.office_id === "default") || !known.length ? "default" : known[0].office_id);
   const hours = Number(place.query.hours) || 1;
   const concerns = (event) => event.office_id === null || event.office_id === officeId;
-  const [size, setSize] = useState(PAGE);
+  const [size, setSize] = useKept("queue", PAGE);
   const queue = useLoad((signal) => shown(officeId, size, signal), [officeId, size], { concerns, every: 15_000 });
+  useTitle(place.query.office, "Now");
   const office = known.find((one) => one.office_id === officeId);
   const progress = useProgress(queue.data?.running || []);
   const expected = useForecast(officeId, size, queue.data);
   if (!queue.data) return queue.error ? html`<${Trouble} error=${queue.error} />` : html`<${Empty}>Loading…<//>`;
-  const { direct, paused, forecast_at } = queue.data;
+  const { direct, paused_by, forecast_at } = queue.data;
   const [running, waiting] = [queue.data.running.map(expected), queue.data.queue.map(expected)];
   const set = (query) =>
     change("now", { office: officeId === "default" ? "" : officeId, hours: hours === 1 ? "" : hours, ...query });
@@ -51,7 +52,7 @@ export default function Now({ place }) {
       }
       <span class="grow dim">${count(running.length)} running${direct.length ? `, ${count(direct.length)} on the line` : ""},
         ${" "}${count(waiting.length)}${more ? "+" : ""} in the queue</span>
-      <${Pause} isPaused=${paused} officeId=${officeId} again=${queue.again} />
+      <${Pause} pausedBy=${paused_by} officeId=${officeId} again=${queue.again} />
     </div>
     <${Trouble} error=${queue.error} />
     <${Slots} running=${running} direct=${direct} progress=${progress} capacity=${office?.max_concurrent_jobs}
@@ -134,18 +135,30 @@ function useProgress(running) {
   return progress;
 }
 
-function Pause({ isPaused, officeId, again }) {
-  const act = async () => {
-    const words = isPaused ? "The queue goes on." : "Paused: nothing more starts here; what runs goes on.";
-    await attempt(() => post(`api/queue/${isPaused ? "resume" : "pause"}`, { office_id: officeId }), words);
+// The button names what is paused and resumes that: a pause of the whole scheduler first.
+function Pause({ pausedBy, officeId, again }) {
+  const isWhole = pausedBy.includes("scheduler");
+  const isPaused = pausedBy.length > 0;
+  const resume = async () => {
+    const goesOn = isWhole && pausedBy.includes("office") ? "This office is still paused." : "The queue goes on.";
+    await attempt(() => post("api/queue/resume", isWhole ? {} : { office_id: officeId }), goesOn);
     again();
   };
+  const pause = async () => {
+    const words = "Paused: nothing more starts in this office; what runs goes on.";
+    await attempt(() => post("api/queue/pause", { office_id: officeId }), words);
+    again();
+  };
+  const mayResume = isWhole ? canWhole("operate") : can("operate");
   return html`<div class="actions">
     ${isPaused && html`<${Status} status="paused" />`}
+    ${isWhole && html`<span class="dim">${mayResume ? "" : "The whole scheduler is paused."}</span>`}
     ${
-      can("operate") &&
-      html`<button class=${isPaused ? "primary" : ""} onClick=${act}>${isPaused ? "Resume" : "Pause"}
-      </button>`
+      isPaused
+        ? mayResume &&
+          html`<button class="primary" onClick=${resume}>${isWhole ? "Resume everything" : "Resume"}
+          </button>`
+        : can("operate") && html`<button onClick=${pause}>Pause</button>`
     }
     ${can("submit") && html`<a class="button"
       href=${link("submit", { office: officeId === "default" ? "" : officeId })}>Submit a job</a>`}
@@ -180,7 +193,7 @@ function Held({ job, progress: reported, again }) {
   return html`<div class="slot" data-job=${job.job_id}>
     <strong><${JobLink} job=${job} /></strong>
     <span class="number">${duration(elapsed)}${
-      expected
+      expected && fraction === null
         ? html`<span class="dim"> of ${duration(Math.max(expected, elapsed))}
       </span>`
         : ""
@@ -202,7 +215,7 @@ function Held({ job, progress: reported, again }) {
 }
 
 function Caller({ direct, ahead = null, again }) {
-  const cancel = () => attempt(() => post(`api/direct/${direct.run_id}/cancel`), "Told to stop.").then(again);
+  const cancel = () => cancelDirect(direct).then((done) => done && again());
   return html`<div class="slot direct">
     <strong><a href=${link(["direct", direct.run_id])}>direct: ${direct.job_type}</a></strong>
     <span class="number"><${When} at=${direct.started_at || direct.created_at} /></span>

@@ -17,6 +17,7 @@ import {
   Status,
   toast,
   Trouble,
+  useTitle,
   valuesOf,
 } from "../parts.js";
 import { link } from "../router.js";
@@ -36,6 +37,7 @@ export default function Office({ place }) {
   const path = `api/offices/${encodeURIComponent(id)}`;
   const concerns = (event) => event.office_id === id || event.office_id === null;
   const one = useLoad((signal) => loaded(path, signal), [id], { concerns });
+  useTitle(one.data?.office.name || id, "Offices");
   if (!one.data) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>Loading…<//>`;
   const { office, stats, config, limits, quotas } = one.data;
   const isPaused = office.status === "paused";
@@ -55,17 +57,12 @@ export default function Office({ place }) {
       ],
       action: "Cancel everything",
       danger: true,
+      work: ({ include_running, reason }) =>
+        post(`${path}/jobs/cancel-all`, { include_running, ...(reason ? { reason } : {}) }),
+      done: (done) =>
+        `${plural(done.cancelled, "job")} cancelled, ${count(done.stopping + done.finishing)} asked to stop.`,
     });
-    if (!answer) return;
-    await attempt(
-      () =>
-        post(`${path}/jobs/cancel-all`, {
-          include_running: answer.include_running,
-          ...(answer.reason ? { reason: answer.reason } : {}),
-        }),
-      (done) => `${plural(done.cancelled, "job")} cancelled, ${count(done.stopping + done.finishing)} told to stop.`,
-    );
-    one.again();
+    if (answer) one.again();
   };
   return html`<div class="head">
     <h1 class="grow">${office.name || id} <span class="dim">${office.name && office.name !== id ? id : ""}</span></h1>

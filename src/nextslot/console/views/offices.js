@@ -2,7 +2,7 @@
 import { get, pages, post } from "../api.js";
 import { html } from "../lib.js";
 import { useLoad } from "../live.js";
-import { ask, attempt, canWhole, Empty, me, Scroll, Section, Status, Trouble, When } from "../parts.js";
+import { ask, canWhole, Empty, me, Scroll, Section, Status, Trouble, When } from "../parts.js";
 import { go, link } from "../router.js";
 import { count, plural } from "../words.js";
 
@@ -12,7 +12,7 @@ export default function Offices() {
     every: 15_000,
   });
   const add = async () => {
-    const answer = await ask({
+    const made = await ask({
       title: "New office",
       fields: [
         {
@@ -24,12 +24,9 @@ export default function Offices() {
         { name: "name", label: "Name" },
       ],
       action: "Make it",
+      work: (answer) => post("api/offices", { office_id: answer.office_id, ...(answer.name ? { name: answer.name } : {}) }),
+      done: "Made.",
     });
-    if (!answer) return;
-    const made = await attempt(
-      () => post("api/offices", { office_id: answer.office_id, ...(answer.name ? { name: answer.name } : {}) }),
-      "Made.",
-    );
     if (made) go(["offices", made.office_id]);
   };
   const items = list.data || [];
@@ -64,10 +61,31 @@ export default function Offices() {
 async function loaded(signal) {
   const [offices, status] = await Promise.all([
     pages("api/offices", { limit: 500 }, { enough: 2000, signal }),
-    me.office_id === null ? get("api/status", {}, signal) : { offices: [] },
+    me.office_id === null ? get("api/status", {}, signal) : { offices: [await own(me.office_id, signal)] },
   ]);
   const now = new Map(status.offices.map((one) => [one.office_id, one]));
   return offices.items.map((one) => ({ ...one, now: now.get(one.office_id) }));
+}
+
+// A key of one office does not see the status of the scheduler, but the numbers of its office.
+async function own(office_id, signal) {
+  const path = `api/offices/${encodeURIComponent(office_id)}/scheduler/stats`;
+  const [stats, direct, queued] = await Promise.all([
+    get(path, {}, signal),
+    get("api/direct", { office_id, status: "WAITING,RUNNING", limit: 500 }, signal),
+    get("api/queue", { office_id, limit: 500, wait_seconds: 0 }, signal),
+  ]);
+  const waits = (status) => direct.items.filter((one) => one.status === status).length;
+  const free = queued.queue.filter((job) => job.status === "QUEUED").map((job) => job.created_at);
+  return {
+    office_id,
+    running: stats.processing,
+    queued: stats.ready,
+    waiting: stats.pending,
+    direct_waiting: waits("WAITING"),
+    direct_running: waits("RUNNING"),
+    oldest_queued_at: free.length ? free.reduce((one, other) => (one < other ? one : other)) : null,
+  };
 }
 
 const number = (value) => (value === undefined || value === null ? "–" : count(value));

@@ -2,13 +2,16 @@
 import { get, pages, patch, post, remove } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
-import { ask, attempt, can, Empty, Fields, Id, Json, Scroll, Section, Status, Trouble, When } from "../parts.js";
-import { change, go, link } from "../router.js";
+import { ask, attempt, can, Empty, Fields, Id, Json, Scroll, Section, Status, Trouble, useTitle, When } from "../parts.js";
+import { change, go, link, useKept } from "../router.js";
 import { count, day, duration, plural } from "../words.js";
 import { Editor, Instants } from "./schedules.js";
 
 const DAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 const MOST = 3000;
+// Of 500 occurrences each: about a day and a half of a schedule that fires every minute.
+const PLAN_PAGES = 4;
+const ROWS = 50;
 
 export default function Schedule({ place }) {
   const id = place.parts[0];
@@ -22,8 +25,14 @@ export default function Schedule({ place }) {
   );
   const month = place.query.month || day(Date.now()).slice(0, 7);
   const ledger = useLoad((signal) => ledgerOf(path, month, signal), [id, month, one.data?.enabled], { concerns });
+  const plan = useLoad(
+    (signal) => planOf(path, month, signal),
+    [id, month, one.data?.cron_expression, one.data?.timezone],
+    { concerns, every: 300_000 },
+  );
   const [isEdited, setEdited] = useState(false);
   const shown = one.data;
+  useTitle(shown?.name, "Schedules");
   if (!shown) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>Loading…<//>`;
   const again = () => (one.again(), coming.again(), ledger.again());
   const act = (work, words) => attempt(work, words).then((done) => (again(), done));
@@ -78,7 +87,7 @@ export default function Schedule({ place }) {
         <${Trouble} error=${coming.error} />${coming.data && html`<${Instants} items=${coming.data.items} />`}<//>
     </div>
     <${Calendar} month=${month} items=${ledger.data?.items || []}
-      coming=${shown.enabled ? coming.data?.items || [] : []}
+      plan=${shown.enabled && !shown.deleted_at ? plan.data : null}
       move=${(value) => change(["schedules", id], { month: value })} />
     <${Ledger} items=${ledger.data?.items || []} isCut=${Boolean(ledger.data?.isCut)} error=${ledger.error}
       month=${month} />`;
@@ -98,7 +107,25 @@ async function ledgerOf(path, month, signal) {
   return { items: items.filter(isIn), isCut: Boolean(cursor) && items.length >= MOST };
 }
 
-function Calendar({ month, items, coming, move }) {
+// The occurrences still to come that the calendar of a month shows: by day, and the day from which on it is unknown,
+// since a schedule of every minute has more than are asked for.
+async function planOf(path, month, signal) {
+  const first = new Date(`${month}-01T00:00:00`);
+  const last = new Date(first);
+  first.setDate(-7);
+  last.setDate(46);
+  const found = { days: new Map(), unknownFrom: null };
+  let after = new Date(Math.max(Date.now(), first)).toISOString();
+  for (let page = 0; page < PLAN_PAGES; page++) {
+    const { items } = await get(`${path}/upcoming`, { count: 500, after }, signal);
+    for (const { utc } of items) found.days.set(day(utc), (found.days.get(day(utc)) || 0) + 1);
+    if (items.length < 500 || new Date(items.at(-1).utc) > last) return found;
+    after = items.at(-1).utc;
+  }
+  return { ...found, unknownFrom: day(after) };
+}
+
+function Calendar({ month, items, plan, move }) {
   const first = new Date(`${month}-01T12:00:00`);
   const start = new Date(first);
   start.setDate(1 - ((first.getDay() + 6) % 7));
@@ -109,8 +136,8 @@ function Calendar({ month, items, coming, move }) {
   });
   const weeks = cells.slice(35)[0].startsWith(month) ? cells : cells.slice(0, 35);
   const said = byDay(items, cells);
-  const next = new Map();
-  for (const one of coming) next.set(day(one.utc), (next.get(day(one.utc)) || 0) + 1);
+  const next = plan?.days || new Map();
+  const isMore = (date) => plan?.unknownFrom && date >= plan.unknownFrom;
   const step = (months) => {
     const at = new Date(first);
     at.setMonth(at.getMonth() + months);
@@ -132,10 +159,14 @@ function Calendar({ month, items, coming, move }) {
             word,
             number,
           ]) => html`<span key=${word} class="status ${word === "fired" ? "is-completed" : "is-skipped"}"
-            title=${`${count(number)} ${word}`}>${count(number)} ${word}
+            title=${`${count(number)} ${word}`}>${count(number)}<span class="wide">${word}</span>
           </span>`,
         )}
-        ${next.has(date) && html`<span class="status dim" title="to come">${count(next.get(date))} to come</span>`}
+        ${
+          (next.has(date) || isMore(date)) &&
+          html`<span class="status dim" title="to come">${next.has(date) ? count(next.get(date)) : ""}${isMore(date) ? "…" : ""}<span class="wide">to come</span>
+          </span>`
+        }
       </div>`,
       )}</div><//>`;
 }
@@ -157,6 +188,7 @@ function byDay(items, cells) {
 }
 
 function Ledger({ items, isCut, error, month }) {
+  const [rows, setRows] = useKept(`ledger ${month}`, ROWS);
   return html`<${Section}
     title=${`Ledger: ${plural(items.length, "entry", "entries")} in ${month}${isCut ? " and more" : ""}`}>
     <${Trouble} error=${error} />
@@ -164,7 +196,7 @@ function Ledger({ items, isCut, error, month }) {
       items.length
         ? html`<${Scroll} label="Ledger"><table><thead><tr><th>Planned for</th><th>Outcome</th>
       <th>Reason</th><th class="number">Count</th><th>Made</th></tr></thead>
-      <tbody>${items.slice(0, 500).map(
+      <tbody>${items.slice(0, rows).map(
         (one) => html`<tr key=${one.instant}><td class="tight">
         <${When} at=${one.instant} absolute />${one.until && html` to <${When} at=${one.until} absolute />`}</td>
         <td class="tight"><${Status} status=${one.outcome} /></td>
@@ -175,7 +207,11 @@ function Ledger({ items, isCut, error, month }) {
               : html`<${Id} id=${one.job_id} to="jobs" />`
           }</td></tr>`,
       )}</tbody>
-          </table><//>`
+          </table><//>
+      ${
+        items.length > rows &&
+        html`<p class="more"><button onClick=${() => setRows(rows + 200)}>More</button></p>`
+      }`
         : html`<${Empty}>Nothing in this month.<//>`
     }<//>`;
 }

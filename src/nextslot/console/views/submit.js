@@ -4,7 +4,6 @@ import { get, post } from "../api.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { useLoad } from "../live.js";
 import {
-  attempt,
   ask,
   can,
   canWhole,
@@ -94,28 +93,23 @@ function Form({ type, template, office, offices, saved }) {
   const keep = async () => {
     try {
       const params = collected();
-      const answer = await ask({
+      const made = await ask({
         title: "Save as a template",
         fields: [
           { name: "name", label: "Name", required: true },
           { name: "description", label: "Description" },
         ],
         action: "Save",
+        work: (answer) =>
+          post("api/job-templates", {
+            name: answer.name,
+            job_type: type.job_type,
+            params,
+            ...(answer.description ? { description: answer.description } : {}),
+          }),
+        done: "Saved.",
       });
-      if (
-        answer &&
-        (await attempt(
-          () =>
-            post("api/job-templates", {
-              name: answer.name,
-              job_type: type.job_type,
-              params,
-              ...(answer.description ? { description: answer.description } : {}),
-            }),
-          "Saved.",
-        ))
-      )
-        saved();
+      if (made) saved();
     } catch (error) {
       failed(error);
     }

@@ -3,7 +3,8 @@ import { get, pages, post, remove, send } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
 import { ask, attempt, canWhole, Empty, Fields, me, Scroll, Section, Status, Trouble, When } from "../parts.js";
-import { count, duration, plural, size } from "../words.js";
+import { useKept } from "../router.js";
+import { count, duration, moment, plural, size } from "../words.js";
 import { EventTable } from "./job.js";
 import { Limits } from "./office.js";
 import { showSecret } from "./webhooks.js";
@@ -13,22 +14,38 @@ export default function System() {
     concerns: () => true,
     every: 5000,
   });
+  // All sections are shown when each has its data, so that none moves the others.
+  const [missing, setMissing] = useState(() => (canWhole("read") ? ["metrics", "nodes"] : []).concat(canWhole("admin") ? ["keys", "audit"] : []));
+  const settled = (name) => setMissing((old) => old.filter((one) => one !== name));
   const shown = status.data;
+  const isLoading = (!shown && !status.error && canWhole("read")) || missing.length > 0;
   return html`<div class="head">
     <h1 class="grow">System</h1>${shown && html`<${Status} status=${shown.ready ? "ready" : "FAILED"} />`}
       ${shown && canWhole("operate") && html`<${PauseAll} isPaused=${shown.paused.scheduler} again=${status.again} />`}
       ${canWhole("admin") && html`<button onClick=${reload}>Read the configuration again</button>`}</div>
     <${Trouble} error=${status.error} />
+    ${isLoading && html`<${Empty}>Loading…<//>`}
+    <div hidden=${isLoading}>
     ${shown?.not_ready_because && html`<p class="trouble" role="status">Not ready: ${shown.not_ready_because}</p>`}
     ${me.office_id !== null && html`<${Empty}>This key is for the office ${me.office_id}: it does not see the whole scheduler.<//>`}
+    ${shown && html`<${Numbers} status=${shown} />`}
     ${
-      shown &&
-      html`<${Numbers} status=${shown} /><div class="columns"><div>
-        <${Section} title="Limits and their use"><${Limits} limits=${shown.limits} /><//>
-        <${Held} held=${shown.held} /></div><div><${Metrics} /></div></div><${Nodes} />`
+      canWhole("read") &&
+      html`<div class="columns"><div>
+        ${
+          shown &&
+          html`<${Section} title="Limits and their use"><${Limits} limits=${shown.limits} /><//>
+        <${Held} held=${shown.held} />`
+        }</div><div><${Metrics} settled=${settled} /></div></div><${Nodes} settled=${settled} />`
     }
-    ${canWhole("admin") && html`<${Keys} /><${Audit} />`}
-    <${Happening} />`;
+    ${canWhole("admin") && html`<${Keys} settled=${settled} /><${Audit} settled=${settled} />`}
+    <${Happening} />
+    </div>`;
+}
+
+function useSettled(load, name, settled) {
+  const isThere = Boolean(load.data || load.error);
+  useEffect(() => isThere && void settled(name), [isThere]);
 }
 
 function Numbers({ status }) {
@@ -96,13 +113,14 @@ function Held({ held }) {
 }
 
 // Of /metrics, what a person asks first.
-function Metrics() {
+function Metrics({ settled }) {
   const metrics = useLoad(
     async (signal) =>
       parsedMetrics(await (await send("GET", "metrics", { signal, headers: { Accept: "text/plain" } })).text()),
     [],
     { every: 5000 },
   );
+  useSettled(metrics, "metrics", settled);
   if (!metrics.data) return null;
   const rows = metrics.data;
   if (!rows.length) return null;
@@ -130,7 +148,7 @@ export function parsedMetrics(text) {
     if (kind === "histogram") {
       const number = sums.get(`${name}_count`) || 0;
       if (number)
-        rows.push([name, helps.get(name), `${duration((sums.get(`${name}_sum`) || 0) / number)} × ${count(number)}`]);
+        rows.push([name, helps.get(name), `${shownValue(name, (sums.get(`${name}_sum`) || 0) / number)} × ${count(number)}`]);
     } else {
       const value = sums.get(name) ?? sums.get(`${name}_total`);
       if (value !== undefined && !Number.isNaN(value)) rows.push([name, helps.get(name), shownValue(name, value)]);
@@ -143,16 +161,17 @@ function shownValue(name, value) {
   if (/_bytes$/.test(name)) return size(value);
   if (/_seconds(_total)?$/.test(name))
     return /start_time|timestamp/.test(name)
-      ? new Date(value * 1000).toISOString().slice(0, 19).replace("T", " ")
+      ? moment(value * 1000)
       : duration(value);
   return Number.isInteger(value) ? count(value) : value.toPrecision(4);
 }
 
-function Keys() {
+function Keys({ settled }) {
   const list = useLoad((signal) => pages("api/keys", { limit: 500 }, { enough: 1000, signal }), []);
+  useSettled(list, "keys", settled);
   const items = list.data?.items || [];
   const add = async () => {
-    const answer = await ask({
+    const made = await ask({
       title: "New key",
       text: items.length
         ? ""
@@ -173,15 +192,13 @@ function Keys() {
         { name: "office_id", label: "Only for the office (empty: all)" },
       ],
       action: "Make it",
+      work: (answer) =>
+        post("api/keys", {
+          name: answer.name,
+          scopes: [answer.scope],
+          ...(answer.office_id ? { office_id: answer.office_id } : {}),
+        }),
     });
-    if (!answer) return;
-    const made = await attempt(() =>
-      post("api/keys", {
-        name: answer.name,
-        scopes: [answer.scope],
-        ...(answer.office_id ? { office_id: answer.office_id } : {}),
-      }),
-    );
     if (made) await showSecret(made.key, `The key of ${made.name}`);
     list.again();
   };
@@ -214,11 +231,12 @@ function Keys() {
 }
 
 // The machines that share the database; with SQLite it is one, and it leads.
-function Nodes() {
+function Nodes({ settled }) {
   const list = useLoad((signal) => get("api/nodes", {}, signal), [], {
     concerns: (one) => one.type.startsWith("node_"),
     every: 5000,
   });
+  useSettled(list, "nodes", settled);
   const items = list.data?.items || [];
   const isAlone = items.filter((one) => !one.ended_at).length < 2;
   if (!items.length) return html`<${Trouble} error=${list.error} />`;
@@ -283,13 +301,14 @@ function Drain({ node, isAlone, again }) {
   return html`<button onClick=${act}>${isDraining ? "Let it work" : "Drain…"}</button>`;
 }
 
-function Audit() {
-  const [size, setSize] = useState(25);
+function Audit({ settled }) {
+  const [size, setSize] = useKept("audit", 25);
   const list = useLoad(
     (signal) => pages("api/audit", { limit: Math.min(500, size) }, { enough: size, signal }),
     [size],
     { concerns: () => true, every: 10_000 },
   );
+  useSettled(list, "audit", settled);
   const items = list.data?.items || [];
   return html`<${Section} title="Audit"><${Trouble} error=${list.error} />
     ${

@@ -98,7 +98,7 @@ export default function Webhooks({ place }) {
 }
 
 async function add() {
-  const answer = await ask({
+  const made = await ask({
     title: "New subscription",
     fields: [
       { name: "url", label: "URL", kind: "url", required: true },
@@ -106,11 +106,13 @@ async function add() {
       ...EVENTS.map((one, index) => ({ name: one, label: one, kind: "checkbox", value: index < 3 })),
     ],
     action: "Subscribe",
+    work: (answer) => {
+      const body = { url: answer.url, events: EVENTS.filter((one) => answer[one]) };
+      if (answer.office_id || me.office_id) body.office_id = answer.office_id || me.office_id;
+      return post("api/webhooks", body);
+    },
+    done: "Subscribed.",
   });
-  if (!answer) return;
-  const body = { url: answer.url, events: EVENTS.filter((one) => answer[one]) };
-  if (answer.office_id || me.office_id) body.office_id = answer.office_id || me.office_id;
-  const made = await attempt(() => post("api/webhooks", body), "Subscribed.");
   if (made) await showSecret(made.secret, "The secret of this subscription");
 }
 

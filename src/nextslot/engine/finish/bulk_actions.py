@@ -66,12 +66,17 @@ class BulkActions:
 
     def retry(self, tx: Tx, job_ids: Iterable[str], filter: JobFilter, now: Instant) -> list[Job]:
         """Creates a retry for each chain whose last job is one of these, still matches, and is FAILED."""
-        made = []
+        runs_ = self.retryable(tx, job_ids, filter).values()
+        return [self._retries.retry_by_hand(tx, run_id, None, now).job for run_id in runs_]
+
+    def retryable(self, tx: Tx, job_ids: Iterable[str], filter: JobFilter) -> dict[str, str]:
+        """Returns the jobs that `retry` would retry, each with its run."""
+        found = {}
         for job in _still(tx, job_ids, filter):
             run = runs.of_job(tx, job.job_id)
             if job.status is JobStatus.FAILED and run is not None and jobs.successor(tx, job.job_id) is None:
-                made.append(self._retries.retry_by_hand(tx, run.run_id, None, now).job)
-        return made
+                found[job.job_id] = run.run_id
+        return found
 
     def rerun(
         self,

@@ -73,6 +73,10 @@ class BulkBody(Body):
     all: bool = Field(False, description="Needed if nothing else is given: every job")
 
 
+class BulkRetryBody(BulkBody):
+    dry_run: bool = Field(False, description="Change nothing, and answer with the failed jobs that would be retried")
+
+
 class BulkCancelBody(BulkBody):
     reason: Text | None = None
     interrupt: bool | None = None
@@ -184,10 +188,10 @@ async def cancel_jobs(body: BulkCancelBody, request: Request) -> Response:
 
 @jobs.post("/api/jobs/retry", response_model=Retried)
 @needs(Scope.OPERATE, is_bulk=True)
-async def retry_jobs(body: BulkBody, request: Request) -> Response:
-    """Retries the failed chains that a filter finds."""
+async def retry_jobs(body: BulkRetryBody, request: Request) -> Response:
+    """Retries the failed chains that a filter finds: only last attempts."""
     scheduler, caller = _of(request)
-    done = await scheduler.bulk.retry(filter_of(JobFilter, body.given(), caller), all=body.all)
+    done = await scheduler.bulk.retry(filter_of(JobFilter, body.given(), caller), all=body.all, dry_run=body.dry_run)
     return answer({"retried": done.retried.count, "job_ids": list(done.retried.ids)})
 
 

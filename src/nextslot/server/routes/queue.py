@@ -1,6 +1,6 @@
 """Routes of an office's queue: show it, order it, pause and resume it."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Query, Request, Response
 from pydantic import Field
@@ -51,6 +51,7 @@ class RunningJob(schemas.Job):
 class Queue(schemas.ResponseModel):
     office_id: str
     paused: bool = Field(description="This office, or the whole scheduler")
+    paused_by: list[Literal["scheduler", "office"]] = Field(description="What must be resumed before it goes on")
     running: list[RunningJob]
     queue: list[QueuedJob]
     next_cursor: str | None
@@ -138,7 +139,8 @@ async def _shown(
     expected = await scheduler.forecast.queue_within(office_id, wait_seconds)
     return {
         "office_id": office_id,
-        "paused": found.is_paused,
+        "paused": bool(found.paused_by),
+        "paused_by": found.paused_by,
         "running": [
             {
                 **json_form.job(one.job, one.attempt),
