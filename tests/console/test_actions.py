@@ -120,7 +120,7 @@ def test_a_job_that_changes_while_the_list_is_on_its_way_is_shown_as_it_is(
     route, before = held[0]
     route.fulfill(response=before)
 
-    expect(console.find("tbody tr .status")).to_have_text("COMPLETED")
+    expect(console.find("tbody tr .status")).to_have_text("completed")
 
 
 def test_leaving_with_a_move_that_is_not_stored_yet_is_asked_about(console: Console, server: ServerThread) -> None:
@@ -195,13 +195,13 @@ def test_a_jobs_life_is_watched_from_the_form_to_its_end_without_a_reload(
     console.page.get_by_label("tags").fill("green\nhot")
     console.page.get_by_label("Title").fill("watched")
     console.button("Submit").click()
-    expect(console.find("h1 ~ .status")).to_have_text("RUNNING")
+    expect(console.find("h1 ~ .status")).to_have_text("running")
     expect(console.find("pre.log")).to_contain_text("work on tea")
     server._loop.call_soon_threadsafe(step.set)
     expect(console.find("[role=progressbar]")).to_have_attribute("aria-valuenow", "40")
     server._loop.call_soon_threadsafe(end.set)
 
-    expect(console.find("h1 ~ .status")).to_have_text("COMPLETED")
+    expect(console.find("h1 ~ .status")).to_have_text("completed")
     expect(console.section("How it ended").locator("pre")).to_contain_text('"green"')
     expect(console.find("pre.log")).to_contain_text("done with tea")
     expect(console.section("Events")).to_contain_text("job_completed")
@@ -273,10 +273,10 @@ def test_the_page_of_an_attempt_follows_the_attempts_after_it(console: Console, 
     server.run(scheduler.pause(office_id="default"))
 
     server.run(scheduler.retry(run.run_id))
-    expect(console.section("Chain").locator("tbody tr").nth(1)).to_contain_text("QUEUED")
+    expect(console.section("Chain").locator("tbody tr").nth(1)).to_contain_text("queued")
     server.run(scheduler.resume(office_id="default"))
 
-    expect(console.section("Chain").locator("tbody tr").nth(1)).to_contain_text("FAILED")
+    expect(console.section("Chain").locator("tbody tr").nth(1)).to_contain_text("failed")
 
 
 def test_a_queued_job_is_changed_and_moved_on_its_page(console: Console, server: ServerThread) -> None:
@@ -348,7 +348,7 @@ def test_all_that_match_are_cancelled_after_a_count_and_a_confirmation(console: 
 
     console.page.get_by_role("button", name="Cancel all that match").click()
     expect(console.dialog()).to_contain_text("Cancel 3 jobs?")
-    console.dialog().get_by_role("button", name="Leave it").click()
+    console.dialog().get_by_role("button", name="Keep them").click()
     assert len(queue_order(server)) == 4
     console.page.get_by_role("button", name="Cancel all that match").click()
     console.dialog().get_by_role("button", name="Cancel them").click()
@@ -402,7 +402,7 @@ def test_a_schedule_is_made_with_a_preview_changed_triggered_and_deleted(
     expect(console.section("Next occurrences")).to_contain_text("17:30:00")
     console.button("Trigger now").click()
 
-    expect(console.find("h1 ~ .status")).to_have_text("COMPLETED")
+    expect(console.find("h1 ~ .status")).to_have_text("completed")
     schedule = server.run(server.server.scheduler.schedules.list()).items[0]
     assert (schedule.cron_expression, schedule.timezone) == ("30 17 * * *", "Europe/London")
 
@@ -484,7 +484,7 @@ def test_a_group_is_cancelled(console: Console, server: ServerThread) -> None:
     expect(console.dialog()).to_contain_text("2 members")
     console.dialog().get_by_role("button", name="Cancel the group").click()
 
-    expect(console.find("tr", has_text="pair")).to_contain_text("CANCELLED")
+    expect(console.find("tr", has_text="pair")).to_contain_text("cancelled")
 
 
 # Offices, webhooks, the system.
@@ -534,7 +534,7 @@ def test_a_webhook_is_made_tested_and_redelivered_and_its_secret_is_shown_once(
         expect(console.dialog().locator(".secret")).to_contain_text("whsec_")
         console.dialog().get_by_role("button", name="I have it").click()
         console.button("Test").click()
-        expect(console.find("tr[data-delivery]")).to_contain_text("DELIVERED")
+        expect(console.find("tr[data-delivery]")).to_contain_text("delivered")
         console.button("Redeliver").click()
         expect(console.find("tr[data-delivery]")).to_contain_text("2 attempts")
         console.find("tr[data-delivery]").get_by_role("button", name="2 attempts").click()

@@ -114,7 +114,19 @@ def test_every_module_that_is_imported_is_there_and_every_one_that_is_there_is_u
 
 def test_the_page_with_its_first_view_is_light() -> None:
     views = ["now.js", "queue.js", "timeline.js"]
-    modules = ["app", "lib", "api", "live", "parts", "router", "words", "actions", "vendor/htm-preact"]
+    modules = [
+        "app",
+        "lib",
+        "api",
+        "live",
+        "parts",
+        "router",
+        "words",
+        "actions",
+        "i18n",
+        "texts/en",
+        "vendor/htm-preact",
+    ]
     scripts = [*(f"{one}.js" for one in modules), *(f"views/{one}" for one in views)]
     first = ["index.html", "console.css", "icon.svg", *scripts]
 

@@ -87,7 +87,7 @@ def test_a_log_of_many_megabytes_is_followed_live_and_the_page_stays_usable(
 
     server._loop.call_soon_threadsafe(go_on.set)
     expect(console.find("pre.log > div").last).to_contain_text("the very end")
-    expect(console.find("h1 ~ .status")).to_have_text("COMPLETED")
+    expect(console.find("h1 ~ .status")).to_have_text("completed")
 
     assert console.page.evaluate("document.querySelector('pre.log').textContent.length") > LOG_BYTES * 0.9
     assert _distance_to_the_end(console) < 60

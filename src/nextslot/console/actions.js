@@ -1,4 +1,5 @@
 // What several views can do to a job: each asks first where it cannot be taken back.
+import { t } from "./i18n.js";
 import { post } from "./api.js";
 import { ask, attempt } from "./parts.js";
 import { go } from "./router.js";
@@ -7,17 +8,18 @@ import { named } from "./words.js";
 export async function cancelJob(job) {
   const isRunning = job.status === "RUNNING";
   const answer = await ask({
-    title: `Cancel ${named(job)}?`,
-    text: isRunning ? "It runs. It can be stopped now, or finish first; it is not retried." : "It will not run.",
+    title: t("cancel", named(job)),
+    text: isRunning ? t("it_runs_it_can_be_stopped") : t("it_will_not_run"),
     fields: [
-      { name: "reason", label: "Reason (optional)", maxlength: 500 },
-      ...(isRunning ? [{ name: "interrupt", label: "Stop it now", kind: "checkbox", value: true }] : []),
+      { name: "reason", label: t("reason_optional"), maxlength: 500 },
+      ...(isRunning ? [{ name: "interrupt", label: t("stop_it_now"), kind: "checkbox", value: true }] : []),
     ],
-    action: "Cancel the job",
+    action: t("cancel_the_job"),
+    no: t("keep_job"),
     danger: true,
     work: ({ reason, interrupt }) =>
       post(`api/jobs/${job.job_id}/cancel`, { reason: reason || null, ...(isRunning ? { interrupt } : {}) }),
-    done: isRunning ? "It was asked to stop." : "Cancelled.",
+    done: isRunning ? t("it_was_asked_to_stop") : t("cancelled"),
   });
   return Boolean(answer);
 }
@@ -25,44 +27,44 @@ export async function cancelJob(job) {
 // Somebody waits for the answer of a direct request.
 export async function cancelDirect(direct) {
   return ask({
-    title: `Cancel the direct request ${direct.job_type}?`,
-    text: "Somebody waits for its answer and gets an error instead.",
-    action: "Cancel the request",
+    title: t("cancel_the_direct_request", direct.job_type),
+    text: t("somebody_waits_for_its_answer_and"),
+    action: t("cancel_the_request"),
     danger: true,
     work: () => post(`api/direct/${encodeURIComponent(direct.run_id || direct.direct_id)}/cancel`),
-    done: "It was asked to stop.",
+    done: t("it_was_asked_to_stop"),
   });
 }
 
 // A new job like an ended one, perhaps with other parameters.
 export async function runAgain(job) {
   const made = await ask({
-    title: `Run ${named(job)} again?`,
-    text: "A new job with the same settings. Parameters can be changed first.",
+    title: t("run_again", named(job)),
+    text: t("a_new_job_with_the_same"),
     fields: [
-      { name: "params", label: "Parameters (JSON)", kind: "area", value: JSON.stringify(job.params, null, 2) },
+      { name: "params", label: t("parameters_json"), kind: "area", value: JSON.stringify(job.params, null, 2) },
       {
         name: "priority",
-        label: "Priority",
+        label: t("priority"),
         kind: "number",
         value: job.priority === 1_000_000 ? "" : job.priority,
         min: -999_999,
         max: 999_999,
       },
     ],
-    action: "Run it again",
+    action: t("run_it_again"),
     work: (answer) => {
       const body = { params: parsed(answer.params, "params") };
       if (answer.priority !== "") body.priority = Number(answer.priority);
       return post(`api/jobs/${job.job_id}/rerun`, body);
     },
-    done: "A new job is in the queue.",
+    done: t("a_new_job_is_in_the"),
   });
   if (made) go(["jobs", made.job_id]);
 }
 
 export async function retryRun(run) {
-  const made = await attempt(() => post(`api/job-runs/${run.run_id}/retry`), "It is in the queue again.");
+  const made = await attempt(() => post(`api/job-runs/${run.run_id}/retry`), t("it_is_in_the_queue_again"));
   if (made) go(["jobs", made.job_id]);
 }
 
@@ -70,7 +72,7 @@ export function parsed(text, field = "") {
   try {
     return JSON.parse(text);
   } catch (error) {
-    const problem = `This is not JSON: ${error.message}`;
+    const problem = t("this_is_not_json", error.message);
     throw Object.assign(new Error(problem), { errors: field ? [{ field, problem }] : [] });
   }
 }

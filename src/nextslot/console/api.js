@@ -1,10 +1,11 @@
 // The HTTP API as functions. Who asks is known by a key that stays in this tab and is sent as a header.
+import { t } from "./i18n.js";
 const ROOT = new URL("../", import.meta.url);
 const STORED = "nextslot-key";
 
 export class Problem extends Error {
   constructor(status, content) {
-    super(content.detail || `The server answered ${status}.`);
+    super(content.detail || t("the_server_answered", status));
     this.status = status;
     this.code = content.code || "";
     this.content = content;
@@ -46,7 +47,7 @@ export async function send(method, path, { query, body, signal, headers } = {}) 
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, { detail: "The server does not answer.", code: "unreachable" });
+    throw new Problem(0, { detail: t("the_server_does_not_answer"), code: "unreachable" });
   }
   if (answer.ok) return answer;
   const problem = new Problem(answer.status, await content(answer));

@@ -1,21 +1,21 @@
 // The shell: who we are, where we are, whether the line to the server holds, and the view.
+import { LANGUAGES, language, plural, said, setLanguage, t } from "./i18n.js";
 import { get, key, whenUnauthorized } from "./api.js";
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./lib.js";
 import { live, useLiveState } from "./live.js";
 import { can, Empty, hasOffices, keepFocus, me, Questions, sentence, toast, Toasts, useTitle } from "./parts.js";
 import { arrive, link, scrollBack, useHere } from "./router.js";
-import { plural } from "./words.js";
 
 // Each view is loaded when it is first opened.
 const VIEWS = {
-  now: ["Now", () => import("./views/now.js")],
-  jobs: ["Jobs", () => import("./views/jobs.js"), () => import("./views/job.js")],
-  schedules: ["Schedules", () => import("./views/schedules.js"), () => import("./views/schedule.js")],
-  groups: ["Groups", () => import("./views/groups.js"), () => import("./views/graph.js")],
-  offices: ["Offices", () => import("./views/offices.js"), () => import("./views/office.js")],
-  webhooks: ["Webhooks", () => import("./views/webhooks.js"), () => import("./views/webhooks.js")],
-  system: ["System", () => import("./views/system.js")],
-  submit: ["Submit", () => import("./views/submit.js")],
+  now: [t("now"), () => import("./views/now.js")],
+  jobs: [t("jobs"), () => import("./views/jobs.js"), () => import("./views/job.js")],
+  schedules: [t("schedules"), () => import("./views/schedules.js"), () => import("./views/schedule.js")],
+  groups: [t("groups"), () => import("./views/groups.js"), () => import("./views/graph.js")],
+  offices: [t("offices"), () => import("./views/offices.js"), () => import("./views/office.js")],
+  webhooks: [t("webhooks"), () => import("./views/webhooks.js"), () => import("./views/webhooks.js")],
+  system: [t("system"), () => import("./views/system.js")],
+  submit: [t("submit"), () => import("./views/submit.js")],
   graph: [null, () => import("./views/graph.js")],
   direct: [null, () => import("./views/direct.js"), () => import("./views/direct.js")],
 };
@@ -38,10 +38,10 @@ function App() {
     });
     begin();
   }, []);
-  if (who.state === "asking") return html`<${Empty}>Loading…<//>`;
+  if (who.state === "asking") return html`<${Empty}>${t("loading_more")}<//>`;
   if (who.state === "failed") {
     return html`<main class="door"><h1>nextslot</h1><p class="trouble" role="alert">${who.problem}</p>
-      <button class="primary" onClick=${begin}>Try again</button></main>`;
+      <button class="primary" onClick=${begin}>${t("try_again")}</button></main>`;
   }
   if (who.state === "stranger") return html`<${Door} problem=${who.problem} onKey=${begin} />`;
   return html`<${Shell} forget=${() => (key.set(""), begin())} />`;
@@ -56,13 +56,13 @@ function Door({ problem, onKey }) {
   return html`<main class="door">
     <h1>nextslot</h1>
     <form onSubmit=${submit}>
-      <p>This server asks for a key. It stays in this tab and is sent with each request.</p>
-      <div class="field"><label for="key">API key</label>
+      <p>${t("this_server_asks_for_a_key")}</p>
+      <div class="field"><label for="key">${t("api_key")}</label>
         <input id="key" name="key" type="password" autocomplete="off" required autofocus
           aria-describedby="key-problem" />
           </div>
       <p id="key-problem" class="problem" role="alert">${problem}</p>
-      <button class="primary">Open the console</button>
+      <button class="primary">${t("open_the_console")}</button>
     </form>
   </main>`;
 }
@@ -91,16 +91,16 @@ function Shell({ forget }) {
   }, []);
   return html`
     <a class="skip" href="#main"
-      onClick=${(event) => (event.preventDefault(), document.getElementById("main").focus())}>To the content</a>
+      onClick=${(event) => (event.preventDefault(), document.getElementById("main").focus())}>${t("to_the_content")}</a>
     <header class="top">
       <a class="brand" href=${link("now")}><img src="icon.svg" alt="" width="18" height="18" />nextslot</a>
-      <nav aria-label="Views">${offered.map(
+      <nav aria-label=${t("views")}>${offered.map(
         ([name, [title]]) => html`<a key=${name} href=${link(name)} title=${`g ${letterOf(name)}`}
         aria-current=${place.view === name ? "page" : undefined}>${title}</a>`,
       )}</nav>
       <div class="tools"><${Line} />
-        <${Theme} />${me.key_id && html`<button class="quiet" onClick=${forget}
-          title="Forget the key">${me.name} ✕</button>`}
+        <${Language} /><${Theme} />${me.key_id && html`<button class="quiet" onClick=${forget}
+          title=${t("forget_the_key")}>${me.name} ✕</button>`}
         </div>
     </header>
     <${Lost} />
@@ -109,7 +109,7 @@ function Shell({ forget }) {
         shown
           ? html`<${View} key=${place.view + (place.parts.length ? "/" : "")} place=${place}
             load=${place.parts.length && shown[2] ? shown[2] : shown[1]} />`
-          : html`<${Empty}>${isOff ? "The extension offices is off on this server." : "There is no such view."} <a href=${link("now")}>Now</a><//>`
+          : html`<${Empty}>${isOff ? t("the_extension_offices_is_off_on") : t("there_is_no_such_view")} <a href=${link("now")}>${t("now")}</a><//>`
       }
     </main>
     <${Toasts} /><${Questions} />`;
@@ -173,11 +173,11 @@ function View({ place, load }) {
     return () => void (isGone = true);
   }, [load]);
   if (error) {
-    return html`<div class="trouble" role="alert"><p>This view does not work: ${String(error.message || error)}</p>
-      <button onClick=${reset}>Try again</button></div>`;
+    return html`<div class="trouble" role="alert"><p>${t("this_view_does_not_work", String(error.message || error))}</p>
+      <button onClick=${reset}>${t("try_again")}</button></div>`;
   }
   if (failed) return html`<${NotLoaded} />`;
-  return module ? html`<${module.default} place=${place} />` : html`<${Empty}>Loading…<//>`;
+  return module ? html`<${module.default} place=${place} />` : html`<${Empty}>${t("loading_more")}<//>`;
 }
 
 // A browser keeps a failed import for as long as the page lives. So the page is loaded again, at the same address, as
@@ -197,15 +197,15 @@ function NotLoaded() {
     return () => clearInterval(timer);
   }, []);
   return html`<div class="trouble" role="alert">
-    <p>This view could not be loaded, because the server did not answer. It opens as soon as the server answers.</p>
-    <button onClick=${() => location.reload()}>Try again</button></div>`;
+    <p>${t("this_view_could_not_be_loaded")}</p>
+    <button onClick=${() => location.reload()}>${t("try_again")}</button></div>`;
 }
 
 // Whether what is shown is live, in a word.
 function Line() {
   const { state } = useLiveState();
-  const word = { live: "live", lost: "offline", connecting: "connecting", refused: "not live" }[state];
-  return html`<span class="line ${state}" title="The stream of events">${word}</span>`;
+  const word = said("line", state);
+  return html`<span class="line ${state}" title=${t("the_stream_of_events")}>${word}</span>`;
 }
 
 function Lost() {
@@ -217,16 +217,23 @@ function Lost() {
         () =>
           toast(
             live.caughtUp
-              ? `Back online: ${plural(live.caughtUp, "missed event")} caught up.`
-              : "Back online: nothing was missed.",
+              ? t("back_online_caught_up", plural(live.caughtUp, "missed event"))
+              : t("back_online_nothing_was_missed"),
           ),
         700,
       );
     }
   }, [state, isBack]);
   if (state !== "lost") return html`<div role="status"></div>`;
-  return html`<div class="outage" role="status">The line to the server is lost; what you see may be old. Trying again…
-    <button class="quiet" onClick=${live.retry}>Now</button></div>`;
+  return html`<div class="outage" role="status">${t("the_line_to_the_server_is_more")}
+    <button class="quiet" onClick=${live.retry}>${t("now")}</button></div>`;
+}
+
+// A button where there are two languages.
+function Language() {
+  const next = Object.keys(LANGUAGES).find((one) => one !== language);
+  return html`<button class="quiet" lang=${next} onClick=${() => setLanguage(next)}
+    title=${`${t("language")}: ${LANGUAGES[next]}`}>${LANGUAGES[next]}</button>`;
 }
 
 const THEME = "nextslot-theme";
@@ -241,8 +248,8 @@ function Theme() {
     document.documentElement.dataset.theme = next;
     set(next);
   };
-  return html`<button class="quiet" onClick=${change} title=${`Colours: ${theme}; next: ${next}`}
-    aria-label=${`Colours: ${theme}`}>${{ auto: "◐", light: "☀︎", dark: "☾" }[theme]}</button>`;
+  return html`<button class="quiet" onClick=${change} title=${t("colours_next", said("theme", theme), said("theme", next))}
+    aria-label=${t("colours", said("theme", theme))}>${{ auto: "◐", light: "☀︎", dark: "☾" }[theme]}</button>`;
 }
 
 // Before anything is drawn, so that nothing flashes.

@@ -1,4 +1,5 @@
 // What several views are made of. All text goes through text nodes: nothing that a job says is ever markup.
+import { said, t } from "./i18n.js";
 import { get } from "./api.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 import { link } from "./router.js";
@@ -53,7 +54,7 @@ export const classOf = (status) =>
 
 // A status by word, shape and colour.
 export const Status = ({ status }) => html`<span class="status ${classOf(status)}">
-  <svg viewBox="0 0 12 12" aria-hidden="true"><path d=${shapeOf(status)} /></svg>${status}</span>`;
+  <svg viewBox="0 0 12 12" aria-hidden="true"><path d=${shapeOf(status)} /></svg>${said("status", status)}</span>`;
 
 let ticking = null;
 const tickers = new Set();
@@ -120,7 +121,7 @@ export const Bar = ({
 export const Scroll = ({
   children,
   label,
-}) => html`<div class="scroll" tabindex="0" role="region" aria-label=${`${label}: the table`}>${children}
+}) => html`<div class="scroll" tabindex="0" role="region" aria-label=${t("the_table", label)}>${children}
   </div>`;
 
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
@@ -183,7 +184,8 @@ export async function attempt(work, done) {
 // A question in a dialog: resolves to what was filled in, or to null. With `work`, the dialog stays until the work has
 // succeeded, shows what was refused at its field, and resolves to what the work returned.
 let put = () => {};
-export const ask = (question) => new Promise((resolve) => put({ ...question, resolve }));
+let questions = 0;
+export const ask = (question) => new Promise((resolve) => put({ ...question, id: ++questions, resolve }));
 
 export function Questions() {
   const [question, set] = useState(null);
@@ -197,6 +199,9 @@ export function Questions() {
   useLayoutEffect(() => dialog.current?.querySelector("[aria-invalid=true]")?.focus(), [refusal]);
   if (!question) return null;
   const close = (values) => {
+    // The event of its own closing comes later, when the next question may be open.
+    if (question.isOver) return;
+    question.isOver = true;
     dialog.current?.close();
     set(null);
     refuse(null);
@@ -220,7 +225,7 @@ export function Questions() {
   const problems = Object.fromEntries((refusal?.errors || []).map((one) => [one.field.split(".")[0], one.problem]));
   const names = (question.fields || []).map((field) => field.name);
   const isAtField = names.some((name) => problems[name]);
-  return html`<dialog ref=${dialog} aria-label=${question.title} onCancel=${() => close(null)}
+  return html`<dialog key=${question.id} ref=${dialog} aria-label=${question.title} onCancel=${() => close(null)}
     onClose=${() => question && close(null)}>
     <form onSubmit=${submit}>
       <h2>${question.title}</h2>
@@ -232,7 +237,7 @@ export function Questions() {
       <footer>
         ${
           !question.only &&
-          html`<button type="button" onClick=${() => close(null)}>${question.no || "Leave it"}
+          html`<button type="button" onClick=${() => close(null)}>${question.no || t("not_now")}
           </button>`
         }
         <button class=${question.danger ? "danger" : "primary"} disabled=${isBusy}>${question.action || "OK"}</button>
@@ -293,7 +298,7 @@ export function More({ cursor, load, isLoading }) {
   }, [cursor]);
   if (!cursor) return null;
   return html`<p class="more" ref=${place}>
-    <button onClick=${() => load()} disabled=${isLoading}>${isLoading ? "Loading…" : "More"}</button></p>`;
+    <button onClick=${() => load()} disabled=${isLoading}>${isLoading ? t("loading_more") : t("more")}</button></p>`;
 }
 
 export const Dot = ({ children }) => html`<span class="dot">${children}</span>`;

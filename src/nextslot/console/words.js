@@ -1,4 +1,8 @@
 // Times, durations, sizes and names, in words.
+import { language, t } from "./i18n.js";
+
+export { plural } from "./i18n.js";
+
 export const ENDED = ["COMPLETED", "FAILED", "SKIPPED", "CANCELLED"];
 export const STATUSES = ["WAITING", "QUEUED", "RUNNING", ...ENDED];
 
@@ -23,25 +27,29 @@ export const moment = (time) => `${day(time)} ${clock(time)}`;
 
 export function duration(seconds) {
   const whole = Math.max(0, seconds);
-  if (whole < 1) return `${Math.round(whole * 1000)} ms`;
-  if (whole < 10) return `${whole.toFixed(1)} s`;
-  if (whole < 60) return `${Math.floor(whole)} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(Math.floor(whole % 60))} s`;
-  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${two(Math.floor((whole % 3600) / 60))} min`;
-  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+  if (whole < 1) return t("unit_ms", Math.round(whole * 1000));
+  if (whole < 10) return t("unit_s", whole.toFixed(1));
+  if (whole < 60) return t("unit_s", Math.floor(whole));
+  if (whole < 3600) return t("unit_min_s", Math.floor(whole / 60), two(Math.floor(whole % 60)));
+  if (whole < 86400) return t("unit_h_min", Math.floor(whole / 3600), two(Math.floor((whole % 3600) / 60)));
+  return t("unit_d_h", Math.floor(whole / 86400), Math.floor((whole % 86400) / 3600));
 }
 
+// A round length of time, such as 15 minutes.
+export const span = (seconds) =>
+  seconds < 60 ? t("unit_s", seconds) : seconds < 3600 ? t("unit_min", seconds / 60) : t("unit_h", seconds / 3600);
+
 function distance(seconds) {
-  if (seconds < 60) return `${Math.round(seconds)} s`;
-  if (seconds < 3600) return `${Math.round(seconds / 60)} min`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${two(Math.floor((seconds % 3600) / 60))}`;
-  return `${Math.round(seconds / 86400)} d`;
+  if (seconds < 60) return t("unit_s", Math.round(seconds));
+  if (seconds < 3600) return t("unit_min", Math.round(seconds / 60));
+  if (seconds < 86400) return t("unit_h_min", Math.floor(seconds / 3600), two(Math.floor((seconds % 3600) / 60)));
+  return t("unit_d", Math.round(seconds / 86400));
 }
 
 export function relative(time, now) {
   const seconds = (new Date(time) - now) / 1000;
-  if (Math.abs(seconds) < 2) return "now";
-  return seconds < 0 ? `${distance(-seconds)} ago` : `in ${distance(seconds)}`;
+  if (Math.abs(seconds) < 2) return t("now_word");
+  return seconds < 0 ? t("ago", distance(-seconds)) : t("in_time", distance(seconds));
 }
 
 export const between = (from, to) => (new Date(to) - new Date(from)) / 1000;
@@ -52,42 +60,6 @@ export function size(bytes) {
   return `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
-export const count = (number) => Number(number).toLocaleString("en");
-
-export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
+export const count = (number) => Number(number).toLocaleString(language);
 
 export const pretty = (value) => JSON.stringify(value, null, 2);
-
-// What happened, for people. The type stays visible beside it.
-export const EVENTS = {
-  job_queued: "came into the queue",
-  job_ready: "is free to go",
-  job_moved: "was moved",
-  job_started: "started",
-  job_completed: "completed",
-  job_skipped: "was skipped",
-  job_failed: "failed",
-  job_stalled: "has been silent for long",
-  job_timeout: "ran out of time",
-  job_retrying: "will be retried",
-  job_failed_permanently: "failed for good",
-  job_cancel_requested: "was asked to stop",
-  job_cancelled: "was cancelled",
-  group_finished: "A group finished",
-  queue_paused: "The queue was paused",
-  queue_resumed: "The queue goes on",
-  resource_held: "A resource does not answer, or its quota is used up",
-  resource_released: "A resource can be used again",
-  node_joined: "A node joined",
-  node_left: "A node left",
-  node_lost: "A node was lost",
-  node_drained: "A node is being drained",
-  node_resumed: "A node works again",
-  node_forgotten: "A node was forgotten",
-  reservation_made: "A direct caller holds the next slot",
-  reservation_released: "A direct caller is done",
-  reservation_expired: "A direct caller's hold ran out",
-  schedule_fired: "A schedule made a job",
-  schedule_skipped: "An occurrence was skipped",
-  recovered: "The scheduler started",
-};

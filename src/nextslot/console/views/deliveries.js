@@ -1,10 +1,11 @@
 // Messages to webhooks with their attempts; sent again by hand.
+import { t } from "../i18n.js";
 import { pages, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
 import { attempt, can, Empty, Id, Scroll, Section, Status, Trouble, When } from "../parts.js";
 import { useKept } from "../router.js";
-import { count, plural } from "../words.js";
+import { duration, plural } from "../words.js";
 
 export function Deliveries({ query, title, actions = null }) {
   const [size, setSize] = useKept("deliveries", 50);
@@ -19,7 +20,7 @@ export function Deliveries({ query, title, actions = null }) {
   );
   const items = list.data?.items || [];
   const again = (one) =>
-    attempt(() => post(`api/webhook-deliveries/${one.delivery_id}/redeliver`), "It is sent once more.").then(
+    attempt(() => post(`api/webhook-deliveries/${one.delivery_id}/redeliver`), t("it_is_sent_once_more")).then(
       list.again,
     );
   return html`<${Section} title=${title} actions=${actions}>
@@ -27,8 +28,8 @@ export function Deliveries({ query, title, actions = null }) {
     ${
       items.length
         ? html`<${Scroll} label=${title}><table>
-      <thead><tr><th>Status</th><th>Event</th><th class="wide">To</th><th class="wide">Job</th><th class="wide">Created</th>
-        <th class="number">Attempts</th><th class="wide">Next</th><th><span class="unseen">Actions</span></th></tr>
+      <thead><tr><th>${t("status")}</th><th>${t("event")}</th><th class="wide">${t("to")}</th><th class="wide">${t("job")}</th><th class="wide">${t("created")}</th>
+        <th class="number">${t("attempts")}</th><th class="wide">${t("next")}</th><th><span class="unseen">${t("actions")}</span></th></tr>
         </thead>
       <tbody>${items.map((one) => [
         html`<tr key=${one.delivery_id} data-delivery=${one.delivery_id}><td class="tight">
@@ -41,30 +42,30 @@ export function Deliveries({ query, title, actions = null }) {
               onClick=${() => setOpen(open === one.delivery_id ? null : one.delivery_id)}>${plural(one.attempts.length, "attempt")}
             </button></td>
           <td class="wide tight"><${When} at=${one.next_attempt_at} /></td>
-          <td class="number">${can("operate") && html`<button onClick=${() => again(one)}>Redeliver</button>`}</td>
+          <td class="number">${can("operate") && html`<button onClick=${() => again(one)}>${t("redeliver")}</button>`}</td>
             </tr>`,
         open === one.delivery_id &&
           html`<tr key=${`${one.delivery_id} attempts`}><td colspan="8">
           <${Attempts} delivery=${one} /></td></tr>`,
       ])}</tbody></table><//>`
-        : html`<${Empty}>${list.isLoading ? "Loading…" : "No deliveries."}<//>`
+        : html`<${Empty}>${list.isLoading ? t("loading_more") : t("no_deliveries")}<//>`
     }
     ${
       list.data?.cursor &&
       html`<p class="more">
-      <button onClick=${() => setSize(size + 100)}>More than ${count(items.length)}</button></p>`
+      <button onClick=${() => setSize(size + 100)}>${t("more")}</button></p>`
     }
   <//>`;
 }
 
 function Attempts({ delivery }) {
-  if (!delivery.attempts.length) return html`<${Empty}>It was not tried yet.<//>`;
-  return html`${delivery.reason && html`<p>${delivery.reason}</p>`}<table><thead><tr><th class="number">Number</th>
-    <th>When</th><th class="number">Took</th><th class="number">Code</th><th>Answer</th></tr></thead>
+  if (!delivery.attempts.length) return html`<${Empty}>${t("it_was_not_tried_yet")}<//>`;
+  return html`${delivery.reason && html`<p>${delivery.reason}</p>`}<table><thead><tr><th class="number">${t("number")}</th>
+    <th>${t("when")}</th><th class="number">${t("took")}</th><th class="number">${t("code")}</th><th>${t("answer")}</th></tr></thead>
     <tbody>${delivery.attempts.map(
       (one) => html`<tr key=${one.number}><td class="number">${one.number}</td>
       <td class="tight"><${When} at=${one.attempted_at} absolute /></td>
-      <td class="number">${Math.round(one.duration_seconds * 1000)} ms</td><td class="number">${one.status_code ?? "–"}
+      <td class="number">${duration(one.duration_seconds)}</td><td class="number">${one.status_code ?? "–"}
         </td><td class="mono">${one.error || one.answer || ""}</td></tr>`,
     )}</tbody></table>`;
 }

@@ -1,4 +1,5 @@
 // Direct requests: who waited on the line, and one of them.
+import { t } from "../i18n.js";
 import { cancelDirect } from "../actions.js";
 import { get, pages } from "../api.js";
 import { html } from "../lib.js";
@@ -17,12 +18,12 @@ function List() {
     every: 10_000,
   });
   const items = list.data?.items || [];
-  return html`<div class="head"><h1>Direct requests</h1></div><${Trouble} error=${list.error} />
-    <${Section} title="The newest">
+  return html`<div class="head"><h1>${t("direct_requests")}</h1></div><${Trouble} error=${list.error} />
+    <${Section} title=${t("the_newest")}>
     ${
       items.length
-        ? html`<${Scroll} label="Direct requests"><table><thead><tr><th>Status</th><th>Type</th>
-      <th>Office</th><th>Came</th><th class="number">Waited</th><th class="number">Ran</th></tr></thead>
+        ? html`<${Scroll} label=${t("direct_requests")}><table><thead><tr><th>${t("status")}</th><th>${t("type")}</th>
+      <th>${t("office")}</th><th>${t("came")}</th><th class="number">${t("waited")}</th><th class="number">${t("ran")}</th></tr></thead>
     <tbody>${items.map(
       (one) => html`<tr key=${one.run_id}><td class="tight"><${Status} status=${one.status} /></td>
       <td><a href=${link(["direct", one.run_id])}>${one.job_type}</a></td><td>${one.office_id}</td>
@@ -31,7 +32,7 @@ function List() {
         <td class="number">${one.ran_seconds === null ? "–" : duration(one.ran_seconds)}</td></tr>`,
     )}</tbody></table>
         <//>`
-        : html`<${Empty}>None.<//>`
+        : html`<${Empty}>${t("none")}<//>`
     }
   <//>`;
 }
@@ -42,36 +43,36 @@ function One({ id }) {
     every: 2000,
   });
   const shown = one.data;
-  useTitle(shown && `direct: ${shown.job_type}`);
-  if (!shown) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>Loading…<//>`;
+  useTitle(shown && t("direct", shown.job_type));
+  if (!shown) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
   const cancel = () => cancelDirect(shown).then((done) => done && one.again());
-  return html`<div class="head"><h1 class="grow">direct: ${shown.job_type}</h1><${Status} status=${shown.status} />
+  return html`<div class="head"><h1 class="grow">${t("direct", shown.job_type)}</h1><${Status} status=${shown.status} />
       ${can("operate") && ["WAITING", "RUNNING"].includes(shown.status) && html`<button class="danger"
-        onClick=${cancel}>Cancel…</button>`}
-      <a class="button" href=${link("direct")}>All</a></div>
-    <${Section} title="Settings"><${Fields} of=${[
+        onClick=${cancel}>${t("cancel_more")}</button>`}
+      <a class="button" href=${link("direct")}>${t("all")}</a></div>
+    <${Section} title=${t("settings")}><${Fields} of=${[
       [
-        "Id",
+        t("id"),
         html`<span class="mono">${shown.direct_id}
         </span>`,
       ],
-      ["Office", shown.office_id],
-      ["By", shown.created_by],
-      ["Came", html`<${When} at=${shown.created_at} />`],
-      ["Waits until", !shown.started_at && html`<${When} at=${shown.wait_until} />`],
-      ["Started", shown.started_at && html`<${When} at=${shown.started_at} />`],
-      ["Ended", shown.finished_at && html`<${When} at=${shown.finished_at} />`],
-      ["Detached", shown.detach ? "yes" : "no"],
-      ["Failure", shown.failure_kind],
-      ["Error", shown.error],
-      ["Reason", shown.reason],
+      [t("office"), shown.office_id],
+      [t("by"), shown.created_by],
+      [t("came"), html`<${When} at=${shown.created_at} />`],
+      [t("waits_until"), !shown.started_at && html`<${When} at=${shown.wait_until} />`],
+      [t("started"), shown.started_at && html`<${When} at=${shown.started_at} />`],
+      [t("ended"), shown.finished_at && html`<${When} at=${shown.finished_at} />`],
+      [t("detached"), shown.detach ? t("yes") : t("no")],
+      [t("failure"), shown.failure_kind],
+      [t("error"), shown.error],
+      [t("reason"), shown.reason],
     ]} /><//>
-    <div class="columns"><${Section} title="Parameters"><${Json} value=${shown.params} label="Parameters" /><//>
-    ${shown.result !== null && html`<${Section} title="Result"><${Json} value=${shown.result} label="Result" /><//>`}
+    <div class="columns"><${Section} title=${t("parameters")}><${Json} value=${shown.params} label=${t("parameters")} /><//>
+    ${shown.result !== null && html`<${Section} title=${t("result")}><${Json} value=${shown.result} label=${t("result")} /><//>`}
       </div>
     ${
       shown.log &&
-      html`<${Section} title="Log"><pre class="log" tabindex="0" aria-label="Log">${shown.log}</pre>
+      html`<${Section} title=${t("log")}><pre class="log" tabindex="0" aria-label=${t("log")}>${shown.log}</pre>
       <//>`
     }`;
 }

@@ -1,5 +1,6 @@
 // Draws nodes and edges: laid out in a worker, moved with the mouse, fingers or keys, and drawn again only where a status
 // has changed.
+import { plural, said, t } from "../i18n.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { classOf, shapeOf } from "../parts.js";
 import { go } from "../router.js";
@@ -20,7 +21,7 @@ export function Drawing({ nodes, edges, wanted }) {
   const shown = view || whole || { x: 0, y: 0, scale: 1 };
   useEffect(() => setView(null), [shape]);
   usePointers(svg, shown, setView);
-  if (!nodes.length) return html`<p class="empty">No jobs.</p>`;
+  if (!nodes.length) return html`<p class="empty">${t("no_jobs")}</p>`;
   const zoom = (factor) => setView(zoomed(shown, factor, box.width / 2, box.height / 2));
   const here = current && layout?.at[current] ? current : nodes[0].id;
   const pressed = (event) => {
@@ -38,7 +39,7 @@ export function Drawing({ nodes, edges, wanted }) {
   const needle = wanted.trim().toLowerCase();
   return html`<div style=${{ position: "relative" }}>
     <svg ref=${svg} class="graph ${shown.scale < LEGIBLE ? "far" : ""}" role="group"
-      aria-label="Graph: arrow keys move, Enter opens a job, + and - zoom" onKeyDown=${pressed}
+      aria-label=${t("graph_keys")} onKeyDown=${pressed}
       data-ready=${String(Boolean(layout))}>
       <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
         <path d="M0 0 8 4 0 8Z" fill="#8b949d" /></marker></defs>
@@ -57,10 +58,10 @@ export function Drawing({ nodes, edges, wanted }) {
       }
     </svg>
     <div class="actions" style=${{ position: "absolute", right: "8px", top: "8px" }}>
-      <button aria-label="Closer" onClick=${() => zoom(1.4)}>+</button>
-        <button aria-label="Further" onClick=${() => zoom(1 / 1.4)}>−</button>
-        <button onClick=${() => setView(null)}>Whole</button></div>
-    ${!layout && html`<p class="empty">Drawing ${nodes.length} jobs…</p>`}
+      <button aria-label=${t("zoom_in")} onClick=${() => zoom(1.4)}>+</button>
+        <button aria-label=${t("zoom_out")} onClick=${() => zoom(1 / 1.4)}>−</button>
+        <button onClick=${() => setView(null)}>${t("fit")}</button></div>
+    ${!layout && html`<p class="empty">${t("drawing_more", plural(nodes.length, "job"))}</p>`}
   </div>`;
 }
 
@@ -78,9 +79,9 @@ function Node({ node, at, status, isCurrent, isDimmed, choose }) {
   return useMemo(
     () => html`<g id=${`node-${node.id}`} class="node ${classOf(status)} ${isDimmed ? "dimmed" : ""}"
       transform=${`translate(${at.x - WIDTH / 2} ${at.y - HEIGHT / 2})`}
-      role="link" tabindex=${isCurrent ? 0 : -1} aria-label=${`${node.name}: ${status}`} data-status=${status}
+      role="link" tabindex=${isCurrent ? 0 : -1} aria-label=${`${node.name}: ${said("status", status)}`} data-status=${status}
         onFocus=${() => choose(node.id)} onClick=${() => go(["jobs", node.job.job_id])}>
-      <title>${node.name}: ${status}</title>
+      <title>${node.name}: ${said("status", status)}</title>
       <rect width=${WIDTH} height=${HEIGHT} rx="5" /><rect class="fill" width=${WIDTH} height=${HEIGHT} rx="5" />
       <path class="icon" transform="translate(10 11)" d=${shapeOf(status)} />
       <text x="29" y="21">${node.name.length > 20 ? `${node.name.slice(0, 19)}…` : node.name}</text>

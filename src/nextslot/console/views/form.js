@@ -1,4 +1,5 @@
 // Inputs for a JSON schema: objects, texts, numbers, choices, switches and lists of texts; all else as JSON.
+import { t } from "../i18n.js";
 import { parsed } from "../actions.js";
 import { html } from "../lib.js";
 import { Field } from "../parts.js";
@@ -54,7 +55,7 @@ function valueOf(schema, text, isRequired, field) {
     const inner = read(schema, text, field);
     return Object.keys(inner).length || isRequired ? inner : undefined;
   }
-  if (text.trim() === "" && isRequired) throw refused([{ field, problem: "Fill this in." }]);
+  if (text.trim() === "" && isRequired) throw refused([{ field, problem: t("fill_this_in") }]);
   if (text === "") return undefined;
   if (kind === "number" || kind === "integer") return Number.isNaN(Number(text)) ? text : Number(text);
   if (kind === "choice") return schema.enum.find((one) => String(one) === text) ?? text;
@@ -99,7 +100,7 @@ const properties = (schema) =>
 
 export function Inputs({ schema, value, set, path, problems }) {
   const names = properties(schema);
-  if (!names.length) return html`<p class="dim">It takes no parameters.</p>`;
+  if (!names.length) return html`<p class="dim">${t("it_takes_no_parameters")}</p>`;
   return names.map(([name, raw]) => {
     const one = resolved(raw, schema);
     const kind = kindOf(one);
@@ -136,9 +137,9 @@ export function Inputs({ schema, value, set, path, problems }) {
         value=${value[name]} onInput=${typed} />`;
     const help =
       kind === "texts"
-        ? `${shared.help} One a line.`.trim()
+        ? t("one_a_line", shared.help).trim()
         : kind === "json"
-          ? `${shared.help} JSON.`.trim()
+          ? t("json", shared.help).trim()
           : shared.help;
     return html`<${Field} key=${name} ...${shared} help=${help} kind="area" value=${value[name]} onInput=${typed} />`;
   });
@@ -146,9 +147,9 @@ export function Inputs({ schema, value, set, path, problems }) {
 
 function bounds(schema) {
   const parts = [];
-  if (schema.minimum !== undefined) parts.push(`at least ${schema.minimum}`);
-  if (schema.maximum !== undefined) parts.push(`at most ${schema.maximum}`);
-  if (schema.minLength) parts.push(`at least ${schema.minLength} characters`);
-  if (schema.maxLength) parts.push(`at most ${schema.maxLength} characters`);
+  if (schema.minimum !== undefined) parts.push(t("at_least", schema.minimum));
+  if (schema.maximum !== undefined) parts.push(t("at_most", schema.maximum));
+  if (schema.minLength) parts.push(t("at_least_characters", schema.minLength));
+  if (schema.maxLength) parts.push(t("at_most_characters", schema.maxLength));
   return parts.length ? `(${parts.join(", ")})` : "";
 }

@@ -1,4 +1,5 @@
 // A graph of jobs, of a group, a task, or around one job: drawn once, its statuses live.
+import { said, t } from "../i18n.js";
 import { get, pages } from "../api.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { useLoad } from "../live.js";
@@ -17,30 +18,30 @@ export default function Graph({ place }) {
   const concerns = (event) => event.job_id && (ids.current.has(event.job_id) || event.type === "job_queued");
   const found = useLoad((signal) => jobsOf(groupId, query, signal), [groupId, JSON.stringify(query)], { concerns });
   const [wanted, setWanted] = useState("");
-  useTitle(found.data?.group?.name || query.task_id, "Groups");
-  if (!found.data) return found.error ? html`<${Trouble} error=${found.error} />` : html`<${Empty}>Loading…<//>`;
+  useTitle(found.data?.group?.name || query.task_id, t("groups"));
+  if (!found.data) return found.error ? html`<${Trouble} error=${found.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
   const { group, jobs, isCut } = found.data;
   ids.current = new Set(jobs.map((job) => job.job_id));
   const { nodes, edges } = drawn(jobs, group);
   const numbers = STATUSES.map((status) => [status, nodes.filter((node) => node.job.status === status).length]).filter(
     ([, number]) => number,
   );
-  const title = group ? group.name || "Group" : query.task_id ? `Task ${query.task_id}` : "Graph";
+  const title = group ? group.name || t("group") : query.task_id ? t("task", query.task_id) : t("graph");
   return html`<div class="head">
     <h1 class="grow">${title} <span
-      class="dim">${plural(nodes.length, "job")}, ${plural(edges.length, "edge")}${group ? `, ${group.mode}` : ""}${isCut ? ", cut" : ""}
+      class="dim">${plural(nodes.length, "job")}, ${plural(edges.length, "edge")}${group ? `, ${said("mode", group.mode)}` : ""}${isCut ? " …" : ""}
     </span></h1>
       ${group && html`<${Status} status=${group.status} />`}
       <div class="actions">${group && can("operate") && !group.finished_at && html`<button class="danger"
-        onClick=${() => cancelGroup(group).then(found.again)}>Cancel…</button>`}
-        ${group && html`<a class="button" href=${link("jobs", { group_id: group.group_id })}>As a list</a>`}</div></div>
+        onClick=${() => cancelGroup(group).then(found.again)}>${t("cancel_more")}</button>`}
+        ${group && html`<a class="button" href=${link("jobs", { group_id: group.group_id })}>${t("as_a_list")}</a>`}</div></div>
     <${Trouble} error=${found.error} />
-    <${Section} title="Graph" actions=${html`${numbers.map(
+    <${Section} title=${t("graph")} actions=${html`${numbers.map(
       ([status, number]) => html`<span key=${status}>${count(number)} <${Status} status=${status} />
       </span>`,
     )}
-        <label class="unseen" for="find">Find in the graph</label>
-          <input id="find" type="search" placeholder="Find" style=${{ width: "130px" }}
+        <label class="unseen" for="find">${t("find_in_the_graph")}</label>
+          <input id="find" type="search" placeholder=${t("find")} style=${{ width: "130px" }}
             onInput=${(event) => setWanted(event.target.value)} />`}>
       <${Drawing} nodes=${nodes} edges=${edges} wanted=${wanted} />
     <//>`;

@@ -1,4 +1,5 @@
 // Groups: how far each is.
+import { said, t } from "../i18n.js";
 import { pages, post } from "../api.js";
 import { html } from "../lib.js";
 import { useLoad } from "../live.js";
@@ -14,43 +15,43 @@ export default function Groups() {
     { concerns: (event) => event.type.startsWith("job_") || event.type === "group_finished" },
   );
   const items = list.data?.items || [];
-  return html`<div class="head"><h1 class="grow">Groups</h1></div>
+  return html`<div class="head"><h1 class="grow">${t("groups")}</h1></div>
     <${Trouble} error=${list.error} />
-    <${Section} title=${`${list.data?.cursor ? "The newest " : ""}${plural(items.length, "group")}`}>
+    <${Section} title=${list.data?.cursor ? t("the_newest_2", count(items.length)) : plural(items.length, "group")}>
       ${
         items.length
-          ? html`<${Scroll} label="Groups"><table>
-        <thead><tr><th>Status</th><th>Group</th><th class="wide">Mode</th><th>Ended</th><th class="wide">Office</th>
-          <th class="wide">Created</th><th><span class="unseen">Actions</span></th></tr></thead>
+          ? html`<${Scroll} label=${t("groups")}><table>
+        <thead><tr><th>${t("status")}</th><th>${t("group")}</th><th class="wide">${t("mode")}</th><th>${t("ended")}</th><th class="wide">${t("office")}</th>
+          <th class="wide">${t("created")}</th><th><span class="unseen">${t("actions")}</span></th></tr></thead>
         <tbody>${items.map(
           (one) => html`<tr key=${one.group_id}><td class="tight"><${Status} status=${one.status} /></td>
           <td><a href=${link(["groups", one.group_id])}>${one.name || short(one.group_id)}</a></td>
-            <td class="wide">${one.mode}, ${one.on_failure}</td>
-          <td class="tight" style=${{ minWidth: "130px" }}>${count(one.ended)} of ${count(one.members)}<br />
+            <td class="wide">${said("mode", one.mode)}, ${said("on_failure", one.on_failure)}</td>
+          <td class="tight" style=${{ minWidth: "130px" }}>${count(one.ended)} / ${count(one.members)}<br />
             <${Bar} fraction=${one.members ? one.ended / one.members : 0}
-              label=${`Ended of ${one.name || one.group_id}`} />
+              label=${t("ended_of", one.name || one.group_id)} />
             </td>
           <td class="wide">${one.office_id}</td><td class="wide tight"><${When} at=${one.created_at} /></td>
           <td class="number">${can("operate") && !one.finished_at && html`<button
-            onClick=${() => cancelGroup(one).then(list.again)}>Cancel…</button>`}
+            onClick=${() => cancelGroup(one).then(list.again)}>${t("cancel_more")}</button>`}
             </td></tr>`,
         )}</tbody></table><//>`
-          : html`<${Empty}>${list.isLoading ? "Loading…" : "None yet. A group is jobs that were submitted together."}
+          : html`<${Empty}>${list.isLoading ? t("loading_more") : t("none_yet_a_group_is_jobs")}
           <//>`
       }
-      ${list.data?.cursor && html`<p class="more"><button onClick=${() => setSize(size + 200)}>More</button></p>`}
+      ${list.data?.cursor && html`<p class="more"><button onClick=${() => setSize(size + 200)}>${t("more")}</button></p>`}
     <//>`;
 }
 
 export async function cancelGroup(group) {
   const open = group.members - group.ended;
   await ask({
-    title: `Cancel ${group.name || "the group"}?`,
-    text: `${plural(open, "member")} that ${open === 1 ? "has" : "have"} not ended.`,
-    fields: [{ name: "reason", label: "Reason (optional)" }],
-    action: "Cancel the group",
+    title: t("cancel", group.name || t("the_group")),
+    text: t("not_ended_yet", plural(open, "member")),
+    fields: [{ name: "reason", label: t("reason_optional") }],
+    action: t("cancel_the_group"),
     danger: true,
     work: ({ reason }) => post(`api/job-groups/${group.group_id}/cancel`, { reason: reason || null }),
-    done: "Cancelled.",
+    done: t("cancelled"),
   });
 }

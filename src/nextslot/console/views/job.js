@@ -1,4 +1,5 @@
 // One job: what it is, where it stands, why it waits, what it says, what it made, and what can be done with it.
+import { said, t } from "../i18n.js";
 import { cancelJob, parsed, retryRun, runAgain } from "../actions.js";
 import { download, get, patch, post } from "../api.js";
 import { html, useState } from "../lib.js";
@@ -23,7 +24,7 @@ import {
   When,
 } from "../parts.js";
 import { link } from "../router.js";
-import { between, duration, ENDED, EVENTS, named, plural, size } from "../words.js";
+import { between, duration, ENDED, named, plural, size } from "../words.js";
 import { Table } from "./jobs.js";
 import { Log } from "./log.js";
 import { Deliveries } from "./deliveries.js";
@@ -37,8 +38,8 @@ export default function JobPage({ place }) {
       event.details?.retry === id,
   });
   const shown = job.data?.job_id === id ? job.data : null;
-  useTitle(shown ? named(shown) : "", "Jobs");
-  if (!shown) return job.error ? html`<${Trouble} error=${job.error} />` : html`<${Empty}>Loading…<//>`;
+  useTitle(shown ? named(shown) : "", t("jobs"));
+  if (!shown) return job.error ? html`<${Trouble} error=${job.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
   const hasEnded = ENDED.includes(shown.status);
   return html`
     <div class="head">
@@ -51,7 +52,7 @@ export default function JobPage({ place }) {
     ${!hasEnded && html`<${Why} job=${shown} />`}
     <${Ending} job=${shown} />
     <div class="columns">
-      <${Section} title="Parameters"><${Json} value=${shown.params} label="Parameters" /><//>
+      <${Section} title=${t("parameters")}><${Json} value=${shown.params} label=${t("parameters")} /><//>
       <${About} job=${shown} />
     </div>
     ${shown.run && html`<${Log} key=${shown.run.run_id} runId=${shown.run.run_id}
@@ -59,11 +60,11 @@ export default function JobPage({ place }) {
     ${shown.run && html`<${Artifacts} run=${shown.run} />`}
     ${
       shown.chain.length > 1 &&
-      html`<${Section} title=${`Chain: ${plural(shown.chain.length, "attempt")}`}>
+      html`<${Section} title=${t("chain", plural(shown.chain.length, "attempt"))}>
       <${Table} jobs=${shown.chain} /><//>`
     }
     ${canWhole("read") && shown.webhook_status !== "none" && html`<${Deliveries} query=${{ job_id: id }}
-      title="Deliveries" />`}
+      title=${t("deliveries")} />`}
     <${Events} id=${id} />`;
 }
 
@@ -73,29 +74,29 @@ function Actions({ job, again }) {
   const move = (to) =>
     attempt(
       () => post(`api/jobs/${job.job_id}/move`, { to }),
-      to === "front" ? "It is first now." : "It is last now.",
+      to === "front" ? t("it_is_first_now") : t("it_is_last_now"),
     ).then(again);
   return html`<div class="actions">
     ${
       can("operate") &&
       isQueued &&
-      html`<button onClick=${() => move("front")}>To the front</button>
-      <button onClick=${() => move("back")}>To the back</button>
-      <button onClick=${() => edit(job).then((done) => done && again())}>Change…</button>`
+      html`<button onClick=${() => move("front")}>${t("to_the_front")}</button>
+      <button onClick=${() => move("back")}>${t("to_the_back")}</button>
+      <button onClick=${() => edit(job).then((done) => done && again())}>${t("change_more")}</button>`
     }
     ${can("operate") && job.status === "FAILED" && isLast(job) && html`<button class="primary"
-      onClick=${() => retryRun(job.run)}>Retry</button>`}
-    ${!isLast(job) && html`<a class="button" href=${link(["jobs", job.chain.at(-1).job_id])}>Last attempt</a>`}
-    ${can("submit") && hasEnded && html`<button onClick=${() => runAgain(job)}>Run again…</button>`}
+      onClick=${() => retryRun(job.run)}>${t("retry")}</button>`}
+    ${!isLast(job) && html`<a class="button" href=${link(["jobs", job.chain.at(-1).job_id])}>${t("last_attempt")}</a>`}
+    ${can("submit") && hasEnded && html`<button onClick=${() => runAgain(job)}>${t("run_again_more")}</button>`}
     ${
       can("operate") &&
       !hasEnded &&
       html`<button class="danger" disabled=${Boolean(job.cancel_requested_at)}
         onClick=${() => cancelJob(job).then((done) => done && again())}>
-      ${job.cancel_requested_at ? "Told to stop" : "Cancel…"}</button>`
+      ${job.cancel_requested_at ? t("told_to_stop") : t("cancel_more")}</button>`
     }
     ${(job.group_id || job.task_id || job.depends_on.length > 0) && html`<a class="button"
-      href=${graphOf(job)}>Graph</a>`}
+      href=${graphOf(job)}>${t("graph")}</a>`}
   </div>`;
 }
 
@@ -111,21 +112,21 @@ function graphOf(job) {
 
 async function edit(job) {
   const changed = await ask({
-    title: `Change ${named(job)}`,
-    text: "While it is queued.",
+    title: t("change", named(job)),
+    text: t("while_it_is_queued"),
     fields: [
-      { name: "title", label: "Title", value: job.title || "", maxlength: 500 },
-      { name: "priority", label: "Priority", kind: "number", value: job.priority },
-      { name: "params", label: "Parameters (JSON)", kind: "area", value: JSON.stringify(job.params, null, 2) },
+      { name: "title", label: t("title"), value: job.title || "", maxlength: 500 },
+      { name: "priority", label: t("priority"), kind: "number", value: job.priority },
+      { name: "params", label: t("parameters_json"), kind: "area", value: JSON.stringify(job.params, null, 2) },
     ],
-    action: "Change it",
+    action: t("change_it"),
     work: (answer) => {
       const body = { params: parsed(answer.params, "params") };
       if (answer.title && answer.title !== job.title) body.title = answer.title;
       if (Number(answer.priority) !== job.priority) body.priority = Number(answer.priority);
       return patch(`api/jobs/${job.job_id}`, body);
     },
-    done: "Changed.",
+    done: t("changed"),
   });
   return Boolean(changed);
 }
@@ -137,17 +138,17 @@ function Steps({ job }) {
   const waited = between(job.created_at, job.started_at || end || new Date(now).toISOString());
   const ran = job.started_at ? between(job.started_at, end || new Date(now).toISOString()) : null;
   const steps = [
-    ["Created", job.created_at, job.created_by ? `by ${job.created_by}` : ""],
-    job.scheduled_for && ["Not before", job.scheduled_for, job.retry_of ? "a retry" : ""],
-    ["Started", job.started_at, job.started_at || !end ? `waited ${duration(waited)}` : "never"],
-    job.cancel_requested_at && ["Cancel asked", job.cancel_requested_at, job.cancel_reason || ""],
+    [t("created"), job.created_at, job.created_by ? t("by_2", job.created_by) : ""],
+    job.scheduled_for && [t("not_before"), job.scheduled_for, job.retry_of ? t("a_retry") : ""],
+    [t("started"), job.started_at, job.started_at || !end ? t("waited_2", duration(waited)) : t("never")],
+    job.cancel_requested_at && [t("cancel_asked"), job.cancel_requested_at, job.cancel_reason || ""],
     [
-      end ? job.status.toLowerCase().replace(/^./, (letter) => letter.toUpperCase()) : "Ended",
+      end ? said("status", job.status) : t("ended"),
       end,
-      ran === null ? "" : `ran ${duration(ran)}`,
+      ran === null ? "" : t("ran_2", duration(ran)),
     ],
   ].filter(Boolean);
-  return html`<section class="section" aria-label="Timeline of statuses">
+  return html`<section class="section" aria-label=${t("timeline_of_statuses")}>
     <ol class="steps">${steps.map(
       ([name, at, note]) => html`<li key=${name} class=${at && new Date(at) <= now ? "done" : ""}>
     ${name}<br /><${When} at=${at} /><small>${note}</small></li>`,
@@ -172,27 +173,27 @@ function Why({ job }) {
     [job.status, job.run?.run_id],
     { every: job.status === "RUNNING" ? 1000 : 0 },
   );
-  const said = why.data;
+  const found = why.data;
   const now = progress.data?.progress;
-  return html`<${Section} title=${job.status === "RUNNING" ? "It runs" : "Why is it not running, and when will it?"}>
+  return html`<${Section} title=${job.status === "RUNNING" ? t("it_runs") : t("why_is_it_not_running_and")}>
     <${Trouble} error=${why.error} />
     ${
       now &&
       html`<div class="body">${now.fraction !== null && html`<${Bar} fraction=${now.fraction}
-        label="Progress" />`} ${now.fraction !== null ? `${Math.round(now.fraction * 100)} %` : ""} ${now.text}
+        label=${t("progress")} />`} ${now.fraction !== null ? `${Math.round(now.fraction * 100)} %` : ""} ${now.text}
       </div>`
     }
     ${
-      said &&
-      html`<ul class="reasons">${said.reasons.map(
+      found &&
+      html`<ul class="reasons">${found.reasons.map(
         (reason, index) => html`<li key=${index}>
       <${Said} reason=${reason} /></li>`,
       )}</ul>
       <${Fields} of=${[
-        ["Ahead of it", job.status === "RUNNING" ? null : plural(said.ahead, "job")],
-        ["Expected start", job.status !== "RUNNING" && html`<${When} at=${said.expected_start} none="not foreseen" />`],
-        ["Expected end", html`<${When} at=${said.expected_end} none="not foreseen" />`],
-        ["Confidence", said.confidence],
+        [t("ahead_of_it"), job.status === "RUNNING" ? null : plural(found.ahead, "job")],
+        [t("expected_start"), job.status !== "RUNNING" && html`<${When} at=${found.expected_start} none=${t("no_estimate")} />`],
+        [t("expected_end"), html`<${When} at=${found.expected_end} none=${t("no_estimate")} />`],
+        [t("confidence"), said("confidence", found.confidence)],
       ]} />`
     }
   <//>`;
@@ -219,23 +220,23 @@ function Ending({ job }) {
   const run = job.run;
   if (!run || run.status === null) {
     return job.status === "CANCELLED"
-      ? html`<${Section} title="Cancelled">
-      <${Fields} of=${[["Reason", job.cancel_reason || "none was given"]]} /><//>`
+      ? html`<${Section} title=${t("cancelled_2")}>
+      <${Fields} of=${[[t("reason"), job.cancel_reason || t("none_was_given")]]} /><//>`
       : null;
   }
   const rows = [
-    ["Failure", run.failure_kind],
-    ["Exit code", run.exit_code],
-    ["Reason", run.reason],
-    ["Cancelled because", job.cancel_reason],
-    ["For good", job.permanently_failed ? "yes: no more retries" : null],
+    [t("failure"), run.failure_kind && said("failure", run.failure_kind)],
+    [t("exit_code"), run.exit_code],
+    [t("reason"), run.reason],
+    [t("cancelled_because"), job.cancel_reason],
+    [t("retries"), job.permanently_failed ? t("retries_exhausted") : null],
   ];
   const hasRows = rows.some((row) => row[1] !== null && row[1] !== undefined);
   if (!run.error && run.result === null && !hasRows) return null;
-  return html`<${Section} title="How it ended">
+  return html`<${Section} title=${t("how_it_ended")}>
     ${hasRows && html`<${Fields} of=${rows} />`}
-    ${run.error && html`<pre class="json problem" tabindex="0" aria-label="Error">${run.error}</pre>`}
-    ${run.result !== null && html`<${Json} value=${run.result} label="Result" />`}<//>`;
+    ${run.error && html`<pre class="json problem" tabindex="0" aria-label=${t("error")}>${run.error}</pre>`}
+    ${run.result !== null && html`<${Json} value=${run.result} label=${t("result")} />`}<//>`;
 }
 
 function About({ job }) {
@@ -243,51 +244,51 @@ function About({ job }) {
   const resources = Object.entries(job.resources)
     .map(([name, units]) => `${name}: ${units}`)
     .join(", ");
-  return html`<${Section} title="Settings"><${Fields} of=${[
-    ["Id", html`<span class="mono">${job.job_id}</span>`],
-    ["Office", hasOffices() ? html`<a href=${link(["offices", job.office_id])}>${job.office_id}</a>` : job.office_id],
-    ["Priority", job.priority === 1_000_000 ? "urgent" : job.priority],
-    ["Aged by", job.aged_steps || null],
+  return html`<${Section} title=${t("settings")}><${Fields} of=${[
+    [t("id"), html`<span class="mono">${job.job_id}</span>`],
+    [t("office"), hasOffices() ? html`<a href=${link(["offices", job.office_id])}>${job.office_id}</a>` : job.office_id],
+    [t("priority"), job.priority === 1_000_000 ? t("urgent") : job.priority],
+    [t("aged_by"), job.aged_steps || null],
     [
-      "Attempt",
-      `${job.attempt} (${policy.max_attempts ? `at most ${plural(policy.max_attempts, "retry", "retries")}, ${policy.backoff}, from ${policy.base_delay_seconds} s` : "no retries"})`,
+      t("attempt"),
+      `${job.attempt} (${policy.max_attempts ? t("at_most_from_s", plural(policy.max_attempts, "retry"), said("backoff", policy.backoff), policy.base_delay_seconds) : t("no_retries")})`,
     ],
-    ["Retry of", job.retry_of && html`<${Id} id=${job.retry_of} to="jobs" />`],
+    [t("retry_of"), job.retry_of && html`<${Id} id=${job.retry_of} to="jobs" />`],
     [
-      "Depends on",
+      t("depends_on"),
       job.depends_on.length ? job.depends_on.map((id) => html`<${Id} key=${id} id=${id} to="jobs" /> `) : null,
     ],
-    ["Group", job.group_id && html`<${Id} id=${job.group_id} to="groups" /> place ${job.sequence + 1}`],
-    ["Schedule", job.schedule_id && html`<${Id} id=${job.schedule_id} to="schedules" />`],
-    ["Role", job.role],
+    [t("group"), job.group_id && html`<${Id} id=${job.group_id} to="groups" /> ${t("place", job.sequence + 1)}`],
+    [t("schedule"), job.schedule_id && html`<${Id} id=${job.schedule_id} to="schedules" />`],
+    [t("role"), job.role],
     [
-      "Task",
+      t("task_2"),
       job.task_id &&
         html`<a href=${link("jobs", { task_id: job.task_id })}>${job.task_id}
       </a>`,
     ],
-    ["Resources", resources],
-    ["Unique key", job.unique_key],
-    ["Timeout", job.timeout_seconds && duration(job.timeout_seconds)],
-    ["Stall timeout", job.stall_timeout_seconds && duration(job.stall_timeout_seconds)],
-    ["Expires", job.expires_at && html`<${When} at=${job.expires_at} />`],
-    ["Webhook", job.webhook && `${job.webhook.url} (${job.webhook_status})`],
-    ["Worker", job.worker_id],
-    ["Session", job.run?.session_id],
-    ["Silent since", job.run?.silent_since && html`<${When} at=${job.run.silent_since} />`],
+    [t("resources"), resources],
+    [t("unique_key"), job.unique_key],
+    [t("timeout"), job.timeout_seconds && duration(job.timeout_seconds)],
+    [t("stall_timeout"), job.stall_timeout_seconds && duration(job.stall_timeout_seconds)],
+    [t("expires"), job.expires_at && html`<${When} at=${job.expires_at} />`],
+    [t("webhook"), job.webhook && `${job.webhook.url} (${job.webhook_status})`],
+    [t("worker"), job.worker_id],
+    [t("session"), job.run?.session_id],
+    [t("silent_since"), job.run?.silent_since && html`<${When} at=${job.run.silent_since} />`],
   ]} /><//>`;
 }
 
 function Artifacts({ run }) {
   if (!run.artifacts.length) return null;
   const path = (name) => `api/job-runs/${run.run_id}/artifacts/${name.split("/").map(encodeURIComponent).join("/")}`;
-  return html`<${Section} title=${plural(run.artifacts.length, "artifact")}><${Scroll} label="Artifacts"><table>
-    <thead><tr><th>Name</th><th class="number">Size</th><th><span class="unseen">Actions</span></th></tr></thead>
+  return html`<${Section} title=${plural(run.artifacts.length, "artifact")}><${Scroll} label=${t("artifacts")}><table>
+    <thead><tr><th>${t("name")}</th><th class="number">${t("size")}</th><th><span class="unseen">${t("actions")}</span></th></tr></thead>
     <tbody>${run.artifacts.map(
       (one) => html`<tr key=${one.name}><td>${one.name}</td>
       <td class="number">${size(one.size)}</td>
       <td class="number">
-        <button onClick=${() => attempt(() => download(path(one.name), one.name.split("/").pop()))}>Save</button></td>
+        <button onClick=${() => attempt(() => download(path(one.name), one.name.split("/").pop()))}>${t("save")}</button></td>
         </tr>`,
     )}</tbody></table><//><//>`;
 }
@@ -297,23 +298,23 @@ function Events({ id }) {
   const events = useLoad((signal) => get("api/events", { job_id: id, limit }, signal), [id, limit], {
     concerns: (event) => event.job_id === id,
   });
-  return html`<${Section} title="Events"><${EventTable} events=${events.data?.items || []} />
+  return html`<${Section} title=${t("events")}><${EventTable} events=${events.data?.items || []} />
     ${
       events.data?.next_cursor &&
       limit < 500 &&
       html`<p class="more">
-      <button onClick=${() => setLimit(500)}>More</button></p>`
+      <button onClick=${() => setLimit(500)}>${t("more")}</button></p>`
     }<//>`;
 }
 
 export function EventTable({ events, hasJob = false }) {
-  if (!events.length) return html`<${Empty}>No events.<//>`;
-  return html`<${Scroll} label="Events"><table><thead><tr><th class="number">Number</th><th>When</th>
-    <th>What</th>${hasJob && html`<th>Job</th>`}<th class="wide">Details</th></tr></thead>
+  if (!events.length) return html`<${Empty}>${t("no_events")}<//>`;
+  return html`<${Scroll} label=${t("events")}><table><thead><tr><th class="number">${t("number")}</th><th>${t("when")}</th>
+    <th>${t("what")}</th>${hasJob && html`<th>${t("job")}</th>`}<th class="wide">${t("details")}</th></tr></thead>
     <tbody>${events.map(
       (event) => html`<tr key=${event.seq}><td class="number">${event.seq}</td><td class="tight">
       <${When} at=${event.timestamp} absolute /></td>
-      <td>${EVENTS[event.type] || event.type} <span class="dim mono wide">${event.type}</span></td>
+      <td>${said("event", event.type)} <span class="dim mono wide">${event.type}</span></td>
       ${hasJob && html`<td><${Id} id=${event.job_id} to="jobs" /></td>`}
       <td class="wide mono">${Object.keys(event.details).length ? JSON.stringify(event.details) : ""}</td></tr>`,
     )}

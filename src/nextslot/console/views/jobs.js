@@ -1,4 +1,5 @@
 // Jobs: a search whose filters are in the address, pages that follow each other, and many changed at once.
+import { t } from "../i18n.js";
 import { get, pages, post } from "../api.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
@@ -52,8 +53,8 @@ export default function Jobs({ place }) {
   const [chosen, setChosen] = useState(() => new Set());
   useEffect(() => setChosen(new Set()), [JSON.stringify(filter)]);
   return html`
-    <div class="head"><h1 class="grow">Jobs</h1></div>
-    <section class="section" aria-label="Filters">
+    <div class="head"><h1 class="grow">${t("jobs")}</h1></div>
+    <section class="section" aria-label=${t("filters")}>
       <${Filters} filter=${filter} set=${set} types=${types.data?.items || []} offices=${offices.data?.items || []} />
     </section>
     <${Section} title=${titled(list)}
@@ -63,18 +64,18 @@ export default function Jobs({ place }) {
       <${Trouble} error=${list.error} />
       ${
         list.fresh > 0 &&
-        html`<p class="more"><button onClick=${list.again}>Show ${plural(list.fresh, "new job")}
+        html`<p class="more"><button onClick=${list.again}>${t("show", plural(list.fresh, "new job"))}
         </button></p>`
       }
       <${Table} jobs=${list.items} chosen=${chosen} choose=${setChosen} />
-      ${!list.items.length && html`<${Empty}>${list.isLoading ? "Searching…" : "No job is like that."}<//>`}
+      ${!list.items.length && html`<${Empty}>${list.isLoading ? t("searching_more") : t("no_jobs_match")}<//>`}
       <${More} cursor=${list.cursor} load=${list.more} isLoading=${list.isLoading} />
     <//>`;
 }
 
 function titled({ items, cursor, isSearching }) {
-  if (isSearching) return `Searching further back: ${plural(items.length, "job")} so far`;
-  return cursor ? `The newest ${count(items.length)}` : plural(items.length, "job");
+  if (isSearching) return t("searching_further_back_so_far", plural(items.length, "job"));
+  return cursor ? t("the_newest_2", count(items.length)) : plural(items.length, "job");
 }
 
 const filterOf = (query) =>
@@ -196,21 +197,21 @@ function Filters({ filter, set, types, offices }) {
     typing.current = setTimeout(() => set({ q: value }), 250);
   };
   const choices = (items, name) => [
-    ["", "any"],
+    ["", t("any")],
     ...[...new Set([...items.map((one) => one[name]), filter[name]].filter(Boolean))].map((one) => [one, one]),
   ];
   return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
-      <${Field} name="q" label="Text in the title or the id" kind="search" value=${filter.q || ""} onInput=${typed} />
-      <${Field} name="job_type" label="Type" value=${filter.job_type || ""} options=${choices(types, "job_type")}
+      <${Field} name="q" label=${t("text_in_the_title_or_the")} kind="search" value=${filter.q || ""} onInput=${typed} />
+      <${Field} name="job_type" label=${t("type")} value=${filter.job_type || ""} options=${choices(types, "job_type")}
         onChange=${(event) => set({ job_type: event.target.value })} />
-      ${me.office_id === null && html`<${Field} name="office_id" label="Office" value=${filter.office_id || ""}
+      ${me.office_id === null && html`<${Field} name="office_id" label=${t("office")} value=${filter.office_id || ""}
         options=${choices(offices, "office_id")} onChange=${(event) => set({ office_id: event.target.value })} />`}
-      <${Field} name="created_after" label="Created after" kind="datetime-local" value=${filter.created_after || ""}
+      <${Field} name="created_after" label=${t("created_after")} kind="datetime-local" value=${filter.created_after || ""}
         onChange=${(event) => set({ created_after: event.target.value })} />
-      <${Field} name="created_before" label="Created before" kind="datetime-local" value=${filter.created_before || ""}
+      <${Field} name="created_before" label=${t("created_before")} kind="datetime-local" value=${filter.created_before || ""}
         onChange=${(event) => set({ created_before: event.target.value })} />
     </form>
-    <div class="chips" role="group" aria-label="Statuses">
+    <div class="chips" role="group" aria-label=${t("statuses")}>
       ${STATUSES.map(
         (
           status,
@@ -218,9 +219,9 @@ function Filters({ filter, set, types, offices }) {
         <${Status} status=${status} /></button>`,
       )}
       ${rest.map(([name, value]) => html`<button key=${name} onClick=${() => set({ [name]: "" })}
-        title="Remove this filter">${name}: ${value} ✕</button>`)}
+        title=${t("remove_this_filter")}>${name}: ${value} ✕</button>`)}
       ${Object.keys(filter).length > 0 && html`<button class="quiet"
-        onClick=${() => change("jobs", {})}>Clear</button>`}
+        onClick=${() => change("jobs", {})}>${t("clear")}</button>`}
     </div>`;
 }
 
@@ -234,23 +235,23 @@ export function Table({ jobs, chosen, choose }) {
       return next;
     });
   const all = mayChoose && jobs.every((job) => chosen.has(job.job_id));
-  return html`<${Scroll} label="Jobs"><table>
+  return html`<${Scroll} label=${t("jobs")}><table>
     <thead><tr>${
       mayChoose &&
       html`<th>
-      <input type="checkbox" aria-label="Choose all that are shown" checked=${all}
+      <input type="checkbox" aria-label=${t("choose_all_that_are_shown")} checked=${all}
         onChange=${() => choose(all ? new Set() : new Set(jobs.map((job) => job.job_id)))} />
       </th>`
     }
-      <th>Status</th><th>Job</th><th class="wide">Type</th><th class="wide">Office</th>
-        <th class="wide number">Attempt</th><th>Created</th><th class="wide">Started</th>
-        <th class="wide number">Took</th><th class="wide">Id</th></tr></thead>
+      <th>${t("status")}</th><th>${t("job")}</th><th class="wide">${t("type")}</th><th class="wide">${t("office")}</th>
+        <th class="wide number">${t("attempt")}</th><th>${t("created")}</th><th class="wide">${t("started")}</th>
+        <th class="wide number">${t("took")}</th><th class="wide">${t("id")}</th></tr></thead>
     <tbody>${jobs.map(
       (job) => html`<tr key=${job.job_id} data-job=${job.job_id}>
       ${
         mayChoose &&
         html`<td>
-        <input type="checkbox" aria-label=${`Choose ${job.title || job.job_type}`} checked=${chosen.has(job.job_id)}
+        <input type="checkbox" aria-label=${t("choose", job.title || job.job_type)} checked=${chosen.has(job.job_id)}
           onChange=${() => flip(job.job_id)} />
         </td>`
       }
@@ -285,41 +286,41 @@ function Bulk({ filter, chosen, jobs, done }) {
   if (chosen.length) {
     const open = picked.filter((job) => !ENDED.includes(job.status));
     const failed = picked.filter((job) => job.status === "FAILED");
-    return html`<span class="dim">${plural(chosen.length, "job")} chosen</span>
+    return html`<span class="dim">${t("chosen", plural(chosen.length, "job"))}</span>
       <button disabled=${isBusy || !open.length}
-        onClick=${() => act(() => cancelChosen(open))}>Cancel ${count(open.length)}…</button>
+        onClick=${() => act(() => cancelChosen(open))}>${t("cancel_more_2", count(open.length))}</button>
       <button disabled=${isBusy || !failed.length}
-        onClick=${() => act(() => retryChosen(failed))}>Retry ${count(failed.length)}…</button>`;
+        onClick=${() => act(() => retryChosen(failed))}>${t("retry_more", count(failed.length))}</button>`;
   }
-  return html`<button disabled=${isBusy} onClick=${() => act(() => cancelAll(filter))}>Cancel all that match…</button>
-    <button disabled=${isBusy} onClick=${() => act(() => retryAll(filter))}>Retry all that match…</button>`;
+  return html`<button disabled=${isBusy} onClick=${() => act(() => cancelAll(filter))}>${t("cancel_all_that_match_more")}</button>
+    <button disabled=${isBusy} onClick=${() => act(() => retryAll(filter))}>${t("retry_all_that_match_more")}</button>`;
 }
 
-const REASON = { name: "reason", label: "Reason (optional)", maxlength: 500 };
+const REASON = { name: "reason", label: t("reason_optional"), maxlength: 500 };
 
 async function cancelChosen(jobs) {
   const answer = await ask({
-    title: `Cancel ${plural(jobs.length, "job")}?`,
-    text: "What runs is told to stop.",
+    title: t("cancel", plural(jobs.length, "job")),
+    text: t("what_runs_is_told_to_stop"),
     fields: [REASON],
-    action: `Cancel ${plural(jobs.length, "job")}`,
+    action: t("cancel_2", plural(jobs.length, "job")),
     danger: true,
   });
   if (!answer) return false;
   const body = { reason: answer.reason || null };
-  return eachOf(jobs, (job) => post(`api/jobs/${job.job_id}/cancel`, body), "cancelled or told to stop");
+  return eachOf(jobs, (job) => post(`api/jobs/${job.job_id}/cancel`, body), t("cancelled_or_told_to_stop"));
 }
 
 // Of a chain only the last attempt can be retried, so the others are not counted.
 async function retryChosen(jobs) {
   const found = await Promise.all(jobs.map((job) => get(`api/jobs/${job.job_id}`)));
   const last = found.filter((job) => job.status === "FAILED" && job.chain.at(-1).job_id === job.job_id);
-  if (!last.length) return nothing("None of these can be retried: each was retried already.");
+  if (!last.length) return nothing(t("none_of_these_can_be_retried"));
   const left = jobs.length - last.length;
   const answer = await ask({
-    title: `Retry ${plural(last.length, "failed job")}?`,
-    text: left ? `${plural(left, "job")} of those you chose ${left === 1 ? "was" : "were"} retried already.` : "",
-    action: `Retry ${plural(last.length, "job")}`,
+    title: t("retry_2", plural(last.length, "failed job")),
+    text: left ? t("not_counted_since_retried_already", plural(left, "job")) : "",
+    action: t("retry_3", plural(last.length, "job")),
   });
   if (!answer) return false;
   return eachOf(last, (job) => post(`api/job-runs/${job.run.run_id}/retry`), "retried");
@@ -346,13 +347,13 @@ async function eachOf(jobs, work, word) {
 async function counted(filter, statuses) {
   const asked = (filter.status || "").split(",").filter(Boolean);
   const left = asked.length ? statuses.filter((status) => asked.includes(status)) : statuses;
-  if (!left.length) return { number: 0, words: "no job", filter: null };
+  if (!left.length) return { number: 0, words: "", filter: null };
   const narrowed = { ...query(filter), status: left.join(",") };
   const found = await pages("api/jobs", { ...narrowed, limit: 500 }, { enough: COUNTED, most: 400 });
   const number = found.items.length;
   return {
     number,
-    words: found.cursor ? `more than ${plural(number, "job")}` : plural(number, "job"),
+    words: found.cursor ? t("more_than", plural(number, "job")) : plural(number, "job"),
     filter: given(narrowed),
   };
 }
@@ -362,22 +363,23 @@ const given = (filter) => Object.fromEntries(Object.entries(filter).filter(([, v
 async function cancelAll(filter) {
   const queued = await counted(filter, ["WAITING", "QUEUED"]);
   const running = await counted(filter, ["RUNNING"]);
-  if (!queued.number && !running.number) return nothing("Nothing that matches is queued or runs.");
+  if (!queued.number && !running.number) return nothing(t("nothing_that_matches_is_queued_or"));
   const answer = await ask({
-    title: `Cancel ${queued.words}?`,
-    text: "All that match the filter and have not started.",
+    title: t("cancel", queued.words),
+    text: t("all_that_match_the_filter_and"),
     fields: [
       REASON,
       ...(running.number
-        ? [{ name: "include_running", label: `Also stop ${running.words} that run`, kind: "checkbox" }]
+        ? [{ name: "include_running", label: t("also_stop_that_run", running.words), kind: "checkbox" }]
         : []),
     ],
-    action: "Cancel them",
+    action: t("cancel_them"),
+    no: t("keep_them"),
     danger: true,
   });
   if (!answer) return false;
   const statuses = [...(queued.filter ? ["WAITING", "QUEUED"] : []), ...(answer.include_running ? ["RUNNING"] : [])];
-  if (!statuses.length) return nothing("Nothing that matches is queued.");
+  if (!statuses.length) return nothing(t("nothing_that_matches_is_queued"));
   const asked = (filter.status || "").split(",").filter(Boolean);
   const body = {
     ...(queued.filter || running.filter),
@@ -388,22 +390,22 @@ async function cancelAll(filter) {
   return attempt(
     () => post("api/jobs/cancel", body),
     (made) =>
-      `${plural(made.cancelled, "job")} cancelled${made.stopping || made.finishing ? `, ${count(made.stopping + made.finishing)} told to stop` : ""}.`,
+      t("cancelled_3", plural(made.cancelled, "job"), made.stopping || made.finishing ? t("told_to_stop_2", count(made.stopping + made.finishing)) : ""),
   );
 }
 
 async function retryAll(filter) {
   const asked = (filter.status || "").split(",").filter(Boolean);
-  if (asked.length && !asked.includes("FAILED")) return nothing("Nothing that matches has failed.");
+  if (asked.length && !asked.includes("FAILED")) return nothing(t("nothing_that_matches_has_failed"));
   const body = { ...given(query(filter)), status: ["FAILED"] };
   const { retried } = await post("api/jobs/retry", { ...body, dry_run: true });
-  if (!retried) return nothing("Nothing that matches can be retried: it has not failed, or was retried already.");
+  if (!retried) return nothing(t("nothing_that_matches_can_be_retried"));
   return ask({
-    title: `Retry ${plural(retried, "job")}?`,
-    text: "The last attempts that match the filter and failed. What was retried already is not counted.",
-    action: "Retry them",
+    title: t("retry_2", plural(retried, "job")),
+    text: t("the_last_attempts_that_match_the"),
+    action: t("retry_them"),
     work: () => post("api/jobs/retry", body),
-    done: (made) => `${plural(made.retried, "job")} retried.`,
+    done: (made) => t("retried", plural(made.retried, "job")),
   });
 }
 

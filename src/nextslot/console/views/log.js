@@ -1,4 +1,5 @@
 // A run's log, followed as it grows. Text goes into text nodes in blocks that the browser lays out only when seen.
+import { t } from "../i18n.js";
 import { attempt, Empty, Section, sentence } from "../parts.js";
 import { Problem, send, stream } from "../api.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
@@ -33,13 +34,13 @@ export function Log({ runId, hasEnded }) {
     if (isAtEnd !== isFollowing.current && !moving.has(box)) follow(isAtEnd);
   };
   const save = () => attempt(() => saved(runId));
-  return html`<${Section} title="Log" actions=${html`
-      <span class="dim">${size(told.bytes)} ${told.state}${told.isCut ? ", the beginning is not shown" : ""}</span>
-      ${!isWhole && html`<button onClick=${() => setWhole(true)}>From the start</button>`}
-      <button aria-pressed=${String(follows)} onClick=${() => follow(!follows)}>Follow</button>
-      <button onClick=${save}>Save</button>`}>
+  return html`<${Section} title=${t("log")} actions=${html`
+      <span class="dim">${size(told.bytes)} ${told.state}${told.isCut ? t("the_beginning_is_not_shown") : ""}</span>
+      ${!isWhole && html`<button onClick=${() => setWhole(true)}>${t("from_the_start")}</button>`}
+      <button aria-pressed=${String(follows)} onClick=${() => follow(!follows)}>${t("follow")}</button>
+      <button onClick=${save}>${t("save")}</button>`}>
     ${told.refusal && html`<${Empty}>${told.refusal}<//>`}
-    <pre class="log" ref=${place} hidden=${Boolean(told.refusal)} tabindex="0" aria-label="Log" data-ended=${String(hasEnded)} onScroll=${scrolled}>
+    <pre class="log" ref=${place} hidden=${Boolean(told.refusal)} tabindex="0" aria-label=${t("log")} data-ended=${String(hasEnded)} onScroll=${scrolled}>
       </pre>
   <//>`;
 }
@@ -124,7 +125,7 @@ async function read(runId, isWhole, page, tell, signal) {
         offset = Number(one.id);
         bytes = offset;
         page.write(one.data.text);
-        tell({ bytes, state: "so far", isCut: page.isCut });
+        tell({ bytes, state: t("so_far"), isCut: page.isCut });
       }
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -133,7 +134,7 @@ async function read(runId, isWhole, page, tell, signal) {
         tell({ bytes, state: "", isCut: page.isCut, refusal: sentence(error) });
         return;
       }
-      tell({ bytes, state: "so far; the line is lost, trying again", isCut: page.isCut });
+      tell({ bytes, state: t("so_far_the_line_is_lost"), isCut: page.isCut });
     }
     await new Promise((resolve) => setTimeout(resolve, pause));
   }

@@ -1,4 +1,5 @@
 // Now: what holds the slots, who waits on the line, the queue in its order, and past and future in one picture.
+import { t } from "../i18n.js";
 import { cancelDirect, cancelJob } from "../actions.js";
 import { get, post } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
@@ -24,11 +25,11 @@ export default function Now({ place }) {
   const concerns = (event) => event.office_id === null || event.office_id === officeId;
   const [size, setSize] = useKept("queue", PAGE);
   const queue = useLoad((signal) => shown(officeId, size, signal), [officeId, size], { concerns, every: 15_000 });
-  useTitle(place.query.office, "Now");
+  useTitle(place.query.office, t("now"));
   const office = known.find((one) => one.office_id === officeId);
   const progress = useProgress(queue.data?.running || []);
   const expected = useForecast(officeId, size, queue.data);
-  if (!queue.data) return queue.error ? html`<${Trouble} error=${queue.error} />` : html`<${Empty}>Loading…<//>`;
+  if (!queue.data) return queue.error ? html`<${Trouble} error=${queue.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
   const { direct, paused_by, forecast_at } = queue.data;
   const [running, waiting] = [queue.data.running.map(expected), queue.data.queue.map(expected)];
   const set = (query) =>
@@ -36,10 +37,10 @@ export default function Now({ place }) {
   const more = queue.data.next_cursor !== null;
   return html`
     <div class="head">
-      <h1>Now</h1>
+      <h1>${t("now")}</h1>
       ${
         known.length > 1 &&
-        html`<label class="unseen" for="office">Office</label>
+        html`<label class="unseen" for="office">${t("office")}</label>
         <select id="office" style=${{ width: "auto", maxWidth: "220px" }}
           onChange=${(event) => set({ office: event.target.value })}>
           ${known.map(
@@ -50,8 +51,13 @@ export default function Now({ place }) {
             </option>`,
           )}</select>`
       }
-      <span class="grow dim">${count(running.length)} running${direct.length ? `, ${count(direct.length)} on the line` : ""},
-        ${" "}${count(waiting.length)}${more ? "+" : ""} in the queue</span>
+      <span class="grow dim">${[
+        t("running", count(running.length)),
+        direct.length && plural(direct.length, "direct caller"),
+        t("in_the_queue", count(waiting.length), more ? "+" : ""),
+      ]
+        .filter(Boolean)
+        .join(", ")}</span>
       <${Pause} pausedBy=${paused_by} officeId=${officeId} again=${queue.again} />
     </div>
     <${Trouble} error=${queue.error} />
@@ -140,28 +146,28 @@ function Pause({ pausedBy, officeId, again }) {
   const isWhole = pausedBy.includes("scheduler");
   const isPaused = pausedBy.length > 0;
   const resume = async () => {
-    const goesOn = isWhole && pausedBy.includes("office") ? "This office is still paused." : "The queue goes on.";
+    const goesOn = isWhole && pausedBy.includes("office") ? t("this_office_is_still_paused") : t("the_queue_goes_on");
     await attempt(() => post("api/queue/resume", isWhole ? {} : { office_id: officeId }), goesOn);
     again();
   };
   const pause = async () => {
-    const words = "Paused: nothing more starts in this office; what runs goes on.";
+    const words = t("paused_nothing_more_starts_in_this");
     await attempt(() => post("api/queue/pause", { office_id: officeId }), words);
     again();
   };
   const mayResume = isWhole ? canWhole("operate") : can("operate");
   return html`<div class="actions">
     ${isPaused && html`<${Status} status="paused" />`}
-    ${isWhole && html`<span class="dim">${mayResume ? "" : "The whole scheduler is paused."}</span>`}
+    ${isWhole && html`<span class="dim">${mayResume ? "" : t("the_whole_scheduler_is_paused")}</span>`}
     ${
       isPaused
         ? mayResume &&
-          html`<button class="primary" onClick=${resume}>${isWhole ? "Resume everything" : "Resume"}
+          html`<button class="primary" onClick=${resume}>${isWhole ? t("resume_everything") : t("resume")}
           </button>`
-        : can("operate") && html`<button onClick=${pause}>Pause</button>`
+        : can("operate") && html`<button onClick=${pause}>${t("pause")}</button>`
     }
     ${can("submit") && html`<a class="button"
-      href=${link("submit", { office: officeId === "default" ? "" : officeId })}>Submit a job</a>`}
+      href=${link("submit", { office: officeId === "default" ? "" : officeId })}>${t("submit_a_job")}</a>`}
   </div>`;
 }
 
@@ -171,12 +177,12 @@ function Slots({ running, direct, progress, capacity, again }) {
   const free = capacity ? Math.max(0, Math.min(capacity, 8) - running.length - holders.length) : 0;
   const use = running.length + holders.length;
   return html`<${Section}
-    title=${capacity ? `Slots: ${count(use)} of ${count(capacity)} in use` : `Slots: ${count(use)} in use, no limit`}>
+    title=${capacity ? t("slots_of_in_use", count(use), count(capacity)) : t("slots_in_use_no_limit", count(use))}>
     <div class="slots">
       ${holders.map((one) => html`<${Caller} key=${one.run_id} direct=${one} again=${again} />`)}
       ${running.map((job) => html`<${Held} key=${job.job_id} job=${job} progress=${progress[job.job_id]}
         again=${again} />`)}
-      ${Array.from({ length: free }, (_, index) => html`<div class="slot free" key=${`free ${index}`}>free</div>`)}
+      ${Array.from({ length: free }, (_, index) => html`<div class="slot free" key=${`free ${index}`}>${t("free")}</div>`)}
       ${callers.map((one, index) => html`<${Caller} key=${one.run_id} direct=${one} ahead=${index}
         again=${again} />`)}
     </div>
@@ -190,26 +196,31 @@ function Held({ job, progress: reported, again }) {
   const expected = job.expected_end ? between(job.started_at, job.expected_end) : null;
   const fraction = progress?.fraction ?? null;
   const isLate = expected !== null && elapsed > expected;
+  const end = isLate ? t("expected_any_moment") : expected ? t("until_about", clock(job.expected_end)) : job.job_type;
+  const noted = [
+    fraction !== null && `${Math.round(fraction * 100)} %`,
+    progress ? progress.text : !job.cancel_requested_at && end,
+    job.cancel_requested_at && t("asked_to_stop"),
+    job.attempt > 1 && t("attempt_2", job.attempt),
+    (job.worker_id || "").split("/").pop(),
+  ];
   return html`<div class="slot" data-job=${job.job_id}>
     <strong><${JobLink} job=${job} /></strong>
     <span class="number">${duration(elapsed)}${
       expected && fraction === null
-        ? html`<span class="dim"> of ${duration(Math.max(expected, elapsed))}
+        ? html`<span class="dim"> / ${duration(Math.max(expected, elapsed))}
       </span>`
         : ""
     }</span>
     ${
       fraction !== null
-        ? html`<${Bar} fraction=${fraction} label=${`Progress of ${named(job)}`} />`
+        ? html`<${Bar} fraction=${fraction} label=${t("progress_of", named(job))} />`
         : html`<${Bar} fraction=${expected ? Math.min(0.97, elapsed / expected) : 0} expected
-          label=${`Expected progress of ${named(job)}`} />`
+          label=${t("expected_progress_of", named(job))} />`
     }
-    <span class="note">${fraction !== null ? `${Math.round(fraction * 100)} % ` : ""}${progress?.text || ""}
-      ${!progress && (job.cancel_requested_at ? "told to stop" : expected ? `${isLate ? "expected any moment" : `until about ${clock(job.expected_end)}`}` : `${job.job_type}`)}
-      ${progress && job.cancel_requested_at ? ", told to stop" : ""}
-      ${job.attempt > 1 ? ` · attempt ${job.attempt}` : ""} · ${(job.worker_id || "").split("/").pop()}
+    <span class="note">${noted.filter(Boolean).join(" · ")}
       ${can("operate") && !job.cancel_requested_at && html`<button class="quiet"
-        onClick=${() => cancelJob(job).then((done) => done && again())}>Cancel</button>`}
+        onClick=${() => cancelJob(job).then((done) => done && again())}>${t("cancel_3")}</button>`}
         </span>
   </div>`;
 }
@@ -217,10 +228,10 @@ function Held({ job, progress: reported, again }) {
 function Caller({ direct, ahead = null, again }) {
   const cancel = () => cancelDirect(direct).then((done) => done && again());
   return html`<div class="slot direct">
-    <strong><a href=${link(["direct", direct.run_id])}>direct: ${direct.job_type}</a></strong>
+    <strong><a href=${link(["direct", direct.run_id])}>${t("direct", direct.job_type)}</a></strong>
     <span class="number"><${When} at=${direct.started_at || direct.created_at} /></span>
-    <span class="note">${ahead === null ? "runs for somebody on the line" : ahead === 0 ? "holds the next slot" : `${plural(ahead, "caller")} ahead`}
+    <span class="note">${ahead === null ? t("runs_for_a_waiting_caller") : ahead === 0 ? t("holds_the_next_slot") : t("ahead", plural(ahead, "caller"))}
       ${direct.created_by ? ` · ${direct.created_by}` : ""}
-      ${can("operate") && html`<button class="quiet" onClick=${cancel}>Cancel</button>`}</span>
+      ${can("operate") && html`<button class="quiet" onClick=${cancel}>${t("cancel_3")}</button>`}</span>
   </div>`;
 }

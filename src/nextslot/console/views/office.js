@@ -1,4 +1,5 @@
 // One office: how it does, what its limits are and how much of them is used, and its settings.
+import { said, t } from "../i18n.js";
 import { get, patch, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
@@ -23,44 +24,37 @@ import {
 import { link } from "../router.js";
 import { count, duration, plural } from "../words.js";
 
-const NUMBERS = [
-  ["ready", "ready"],
-  ["pending", "waiting"],
-  ["processing", "running"],
-  ["done", "done"],
-  ["failed", "failed"],
-  ["cancelled", "cancelled"],
-];
+const NUMBERS = ["ready", "pending", "processing", "done", "failed", "cancelled"];
 
 export default function Office({ place }) {
   const id = place.parts[0];
   const path = `api/offices/${encodeURIComponent(id)}`;
   const concerns = (event) => event.office_id === id || event.office_id === null;
   const one = useLoad((signal) => loaded(path, signal), [id], { concerns });
-  useTitle(one.data?.office.name || id, "Offices");
-  if (!one.data) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>Loading…<//>`;
+  useTitle(one.data?.office.name || id, t("offices"));
+  if (!one.data) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
   const { office, stats, config, limits, quotas } = one.data;
   const isPaused = office.status === "paused";
   const pause = () =>
     attempt(
       () => post(`api/queue/${isPaused ? "resume" : "pause"}`, { office_id: id }),
-      isPaused ? "It goes on." : "Paused.",
+      isPaused ? t("it_goes_on") : t("paused"),
     ).then(one.again);
   const cancelAll = async () => {
     const open = stats.ready + stats.pending;
     const answer = await ask({
-      title: `Cancel everything of ${office.name || id}?`,
-      text: `${plural(open, "job")} that wait, and ${plural(stats.processing, "job")} that run.`,
+      title: t("cancel_everything_of", office.name || id),
+      text: t("that_wait_and_that_run", plural(open, "job"), plural(stats.processing, "job")),
       fields: [
-        { name: "include_running", label: "Also what runs", kind: "checkbox", value: true },
-        { name: "reason", label: "Reason (optional)" },
+        { name: "include_running", label: t("also_what_runs"), kind: "checkbox", value: true },
+        { name: "reason", label: t("reason_optional") },
       ],
-      action: "Cancel everything",
+      action: t("cancel_everything"),
       danger: true,
       work: ({ include_running, reason }) =>
         post(`${path}/jobs/cancel-all`, { include_running, ...(reason ? { reason } : {}) }),
       done: (done) =>
-        `${plural(done.cancelled, "job")} cancelled, ${count(done.stopping + done.finishing)} asked to stop.`,
+        t("cancelled_asked_to_stop", plural(done.cancelled, "job"), count(done.stopping + done.finishing)),
     });
     if (answer) one.again();
   };
@@ -69,24 +63,24 @@ export default function Office({ place }) {
     <${Status} status=${office.status} />
       <div class="actions">${
         can("operate") &&
-        html`<button onClick=${pause}>${isPaused ? "Resume" : "Pause"}</button>
-        <button class="danger" onClick=${cancelAll}>Cancel everything…</button>`
+        html`<button onClick=${pause}>${isPaused ? t("resume") : t("pause")}</button>
+        <button class="danger" onClick=${cancelAll}>${t("cancel_everything_more")}</button>`
       }
-        <a class="button" href=${link("now", { office: id })}>Now</a>
-          <a class="button" href=${link("jobs", { office_id: id })}>Its jobs</a></div></div>
+        <a class="button" href=${link("now", { office: id })}>${t("now")}</a>
+          <a class="button" href=${link("jobs", { office_id: id })}>${t("its_jobs")}</a></div></div>
     <${Trouble} error=${one.error} />
-    <${Section} title="Numbers"><div class="stats">${NUMBERS.map(
-      ([name, word]) => html`<div key=${name}>
-      <b>${count(stats[name])}</b><span>${word}</span></div>`,
+    <${Section} title=${t("numbers")}><div class="stats">${NUMBERS.map(
+      (name) => html`<div key=${name}>
+      <b>${count(stats[name])}</b><span>${said("office", name)}</span></div>`,
     )}
       <div><b>${stats.avg_completion_time === null ? "–" : duration(stats.avg_completion_time / 1000)}</b>
-        <span>mean time</span></div></div><//>
+        <span>${t("mean_time")}</span></div></div><//>
     <div class="columns">
-      <${Section} title="Limits and their use">
+      <${Section} title=${t("limits_and_their_use")}>
         <${Limits}
-          limits=${limits} />${me.office_id !== null && html`<${Empty}>This key does not see the limits of the whole scheduler.<//>`}
+          limits=${limits} />${me.office_id !== null && html`<${Empty}>${t("this_key_does_not_see_the")}<//>`}
         <//>
-      <${Section} title="Quotas">
+      <${Section} title=${t("quotas")}>
         <${Quotas} quotas=${quotas} /><//>
       <${Settings} key=${id} path=${path} office=${office} config=${config} done=${one.again} />
     </div>`;
@@ -107,15 +101,15 @@ async function loaded(path, signal) {
 }
 
 export function Limits({ limits }) {
-  if (!limits.length) return html`<${Empty}>None is known.<//>`;
-  return html`<${Scroll} label="Limits"><table><thead><tr><th>Limit</th><th>Use</th><th class="number">Used</th></tr>
+  if (!limits.length) return html`<${Empty}>${t("none_is_known")}<//>`;
+  return html`<${Scroll} label=${t("limits")}><table><thead><tr><th>${t("limit")}</th><th>${t("use")}</th><th class="number">${t("used")}</th></tr>
     </thead>
     <tbody>${limits.map(
       (one) => html`<tr key=${one.limit}><td class="mono">${one.limit}</td>
       <td style=${{ width: "34%" }}>${one.capacity ? html`<${Bar} fraction=${one.used / one.capacity}
-        label=${`Use of ${one.limit}`} />` : html`<span class="dim">no limit</span>`}
+        label=${t("use_of", one.limit)} />` : html`<span class="dim">${t("no_limit")}</span>`}
         </td>
-      <td class="number">${count(one.used)}${one.capacity ? ` of ${count(one.capacity)}` : ""}</td></tr>`,
+      <td class="number">${count(one.used)}${one.capacity ? ` / ${count(one.capacity)}` : ""}</td></tr>`,
     )}</tbody>
         </table><//>`;
 }
@@ -123,13 +117,13 @@ export function Limits({ limits }) {
 // What admins have granted: `nextslot quota grant` changes it.
 function Quotas({ quotas }) {
   const { used, job_types: types, ...most } = quotas;
-  return html`<${Scroll} label="Quotas"><table><thead><tr><th>Quota</th><th class="number">At most</th>
-    <th class="number">Used</th></tr></thead>
+  return html`<${Scroll} label=${t("quotas")}><table><thead><tr><th>${t("quota")}</th><th class="number">${t("at_most_2")}</th>
+    <th class="number">${t("used")}</th></tr></thead>
     <tbody>${Object.entries(most).map(
       ([name, value]) => html`<tr key=${name}><td class="mono">${name}</td>
-      <td class="number">${value === true ? "yes" : value ? count(value) : "–"}</td>
+      <td class="number">${value === true ? t("yes") : value ? count(value) : "–"}</td>
       <td class="number">${typeof used[name] === "number" ? count(used[name]) : ""}</td></tr>`,
-    )}<tr><td class="mono">job_types</td><td class="number" colspan="2">${types.length ? types.join(", ") : "all"}</td></tr>
+    )}<tr><td class="mono">job_types</td><td class="number" colspan="2">${types.length ? types.join(", ") : t("all_2")}</td></tr>
     </tbody></table><//>`;
 }
 
@@ -164,7 +158,7 @@ function Settings({ path, office, config, done }) {
       );
       if (Object.keys(rest).length) await patch(path, rest);
       setProblems({});
-      toast("Saved.");
+      toast(t("saved"));
       done();
     } catch (error) {
       setProblems(Object.fromEntries((error.errors || []).map((one) => [one.field, one.problem])));
@@ -172,36 +166,36 @@ function Settings({ path, office, config, done }) {
     }
   };
   const shared = { disabled: !mayChange };
-  return html`<${Section} title="Configuration"><form class="body" onSubmit=${submit}><div class="fieldgrid">
-      <${Field} name="name" label="Name" value=${office.name} ...${shared} />
-      <${Field} name="maxConcurrentJobs" label="Jobs at once (0: no limit)" kind="number" min="0"
+  return html`<${Section} title=${t("configuration")}><form class="body" onSubmit=${submit}><div class="fieldgrid">
+      <${Field} name="name" label=${t("name")} value=${office.name} ...${shared} />
+      <${Field} name="maxConcurrentJobs" label=${t("jobs_at_once_0_no_limit")} kind="number" min="0"
         value=${config.maxConcurrentJobs} problem=${problems.maxConcurrentJobs} ...${shared} />
-      <${Field} name="defaultTimeout" label="Timeout, minutes (empty: none)" kind="number" min="0" step="any"
+      <${Field} name="defaultTimeout" label=${t("timeout_minutes_empty_none")} kind="number" min="0" step="any"
         value=${config.defaultTimeout === null ? "" : config.defaultTimeout / 60_000} problem=${problems.defaultTimeout}
         ...${shared} />
-      <${Field} name="maxRetries" label="Retries at most" kind="number" min="0" value=${config.maxRetries}
+      <${Field} name="maxRetries" label=${t("retries_at_most")} kind="number" min="0" value=${config.maxRetries}
         problem=${problems.maxRetries} ...${shared} />
-      <${Field} name="retryBackoff" label="Pauses between retries" value=${config.retryBackoff}
-        options=${[["exponential"], ["linear"]]} ...${shared} />
-      <${Field} name="retryBaseDelay" label="First pause, seconds" kind="number" min="0" step="any"
+      <${Field} name="retryBackoff" label=${t("pauses_between_retries")} value=${config.retryBackoff}
+        options=${["exponential", "linear"].map((one) => [one, said("backoff", one)])} ...${shared} />
+      <${Field} name="retryBaseDelay" label=${t("first_pause_seconds")} kind="number" min="0" step="any"
         value=${config.retryBaseDelay / 1000} problem=${problems.retryBaseDelay} ...${shared} />
-      <${Field} name="cancel_mode" label="Cancelled while it runs" value=${office.cancel_mode} options=${[
-        ["finish", "finishes first"],
-        ["interrupt", "is told to stop"],
+      <${Field} name="cancel_mode" label=${t("cancelled_while_it_runs")} value=${office.cancel_mode} options=${[
+        ["finish", t("finishes_first")],
+        ["interrupt", t("is_told_to_stop")],
       ]} ...${shared} />
-      <${Field} name="on_dependency_failure" label="What it waits for fails" value=${office.on_dependency_failure}
+      <${Field} name="on_dependency_failure" label=${t("what_it_waits_for_fails")} value=${office.on_dependency_failure}
         options=${[
-        ["wait", "waits on"],
-        ["cancel", "is cancelled"],
+        ["wait", t("waits_on")],
+        ["cancel", t("is_cancelled")],
       ]} ...${shared} />
     </div>
-    <${Field} name="roles" label="At once by role (one a line, such as FE 2; 0: no limit)" kind="area"
+    <${Field} name="roles" label=${t("at_once_by_role_one_a")} kind="area"
       value=${Object.entries(
       config.maxConcurrentByRole,
     )
       .map(([role, limit]) => `${role} ${limit}`)
       .join("\n")} problem=${problems.maxConcurrentByRole} ...${shared} />
-    ${mayChange && html`<button class="primary">Save</button>`}</form><//>`;
+    ${mayChange && html`<button class="primary">${t("save")}</button>`}</form><//>`;
 }
 
 function roles(text) {
@@ -211,7 +205,7 @@ function roles(text) {
     .map((one) => one.trim())
     .filter(Boolean)) {
     const [, role, limit] = line.match(/^(.*\S)\s+(\d+)$/) || [];
-    if (!role) throw new Error(`"${line}" is not a role and a number.`);
+    if (!role) throw new Error(t("is_not_a_role_and_a", line));
     found[role] = Number(limit);
   }
   return found;

@@ -1,4 +1,5 @@
 // Offices: their numbers in a row each.
+import { t } from "../i18n.js";
 import { get, pages, post } from "../api.js";
 import { html } from "../lib.js";
 import { useLoad } from "../live.js";
@@ -13,35 +14,35 @@ export default function Offices() {
   });
   const add = async () => {
     const made = await ask({
-      title: "New office",
+      title: t("new_office"),
       fields: [
         {
           name: "office_id",
-          label: "Id (letters, digits, - _ .)",
+          label: t("id_letters_digits"),
           pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,99}",
           required: true,
         },
-        { name: "name", label: "Name" },
+        { name: "name", label: t("name") },
       ],
-      action: "Make it",
+      action: t("make_it"),
       work: (answer) => post("api/offices", { office_id: answer.office_id, ...(answer.name ? { name: answer.name } : {}) }),
-      done: "Made.",
+      done: t("made"),
     });
     if (made) go(["offices", made.office_id]);
   };
   const items = list.data || [];
   return html`<div class="head">
-    <h1 class="grow">Offices</h1>${canWhole("operate") && html`<button class="primary"
-      onClick=${add}>New office</button>`}
+    <h1 class="grow">${t("offices")}</h1>${canWhole("operate") && html`<button class="primary"
+      onClick=${add}>${t("new_office")}</button>`}
     </div>
     <${Trouble} error=${list.error} />
     <${Section} title=${plural(items.length, "office")}>
       ${
         items.length
-          ? html`<${Scroll} label="Offices"><table>
-        <thead><tr><th>Office</th><th>Status</th><th class="number">Running</th><th class="number">Queued</th>
-          <th class="number wide">Waiting</th><th class="number wide">On the line</th>
-          <th class="number wide">At most</th><th class="wide">Oldest queued</th></tr></thead>
+          ? html`<${Scroll} label=${t("offices")}><table>
+        <thead><tr><th>${t("office")}</th><th>${t("status")}</th><th class="number">${t("running_2")}</th><th class="number">${t("queued")}</th>
+          <th class="number wide">${t("waiting")}</th><th class="number wide">${t("on_the_line")}</th>
+          <th class="number wide">${t("at_most_2")}</th><th class="wide">${t("oldest_queued")}</th></tr></thead>
         <tbody>${items.map(
           (one) => html`<tr key=${one.office_id}><td>
           <a href=${link(["offices", one.office_id])}>${one.name || one.office_id}</a></td><td class="tight">
@@ -49,11 +50,11 @@ export default function Offices() {
           <td class="number">${number(one.now?.running)}</td><td class="number">${number(one.now?.queued)}</td>
             <td class="number wide">${number(one.now?.waiting)}</td>
           <td class="number wide">${number(one.now && one.now.direct_waiting + one.now.direct_running)}</td>
-            <td class="number wide">${one.max_concurrent_jobs || "no limit"}</td>
+            <td class="number wide">${one.max_concurrent_jobs || t("no_limit")}</td>
           <td class="wide tight"><${When} at=${one.now?.oldest_queued_at} /></td></tr>`,
         )}</tbody></table>
             <//>`
-          : html`<${Empty}>Loading…<//>`
+          : html`<${Empty}>${t("loading_more")}<//>`
       }
     <//>`;
 }

@@ -1,4 +1,5 @@
 // The queue of an office: its order changes by dragging, or by Alt and the arrow keys.
+import { said, t } from "../i18n.js";
 import { cancelJob } from "../actions.js";
 import { post } from "../api.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
@@ -10,7 +11,7 @@ export function Queue({ officeId, items, isForeseen = true, asOf, hasMore, more,
   const [order, setOrder] = useState(null);
   const [dragged, setDragged] = useState(null);
   const [over, setOver] = useState(null);
-  const [said, say] = useState("");
+  const [spoken, say] = useState("");
   const focused = useRef(null);
   const pending = useRef(Promise.resolve());
   const moves = useRef(0);
@@ -49,7 +50,7 @@ export function Queue({ officeId, items, isForeseen = true, asOf, hasMore, more,
     ids.splice(from, 1);
     ids.splice(place, 0, job.job_id);
     setOrder(ids);
-    say(`Place ${place + 1} of ${jobs.length}`);
+    say(t("place_of", place + 1, jobs.length));
     const body = place === 0 ? { to: "front" } : { after: ids[place - 1] };
     moves.current += 1;
     pending.current = pending.current.then(async () => {
@@ -97,8 +98,8 @@ export function Queue({ officeId, items, isForeseen = true, asOf, hasMore, more,
       ${
         mayMove
           ? html`<button class="handle" id=${`handle-${job.job_id}`}
-            aria-label=${`Move ${job.title || job.job_type}, place ${index + 1}`}
-        title="Drag, or Alt and the arrow keys" onFocus=${() => (focused.current = job.job_id)}
+            aria-label=${t("move_place", job.title || job.job_type, index + 1)}
+        title=${t("drag_or_alt_and_the_arrow")} onFocus=${() => (focused.current = job.job_id)}
           onBlur=${() => (focused.current = document.hasFocus() && moves.current === 0 ? null : focused.current)}
         onKeyDown=${(event) => pressed(event, job, index)}>⠿</button>`
           : html`<span></span>`
@@ -108,40 +109,40 @@ export function Queue({ officeId, items, isForeseen = true, asOf, hasMore, more,
         job.title &&
         html`<span class="type wide">${job.job_type}
         </span>`
-      }${job.attempt > 1 && html`<span class="type wide">attempt ${job.attempt}</span>`}
-        <span class="type narrow"><${When} at=${job.expected_start} none=${job.status.toLowerCase()} /></span></span>
-      <span class="wide" title="Expected start"><${When} at=${job.expected_start} none=${isForeseen ? "not foreseen" : "…"} /></span>
+      }${job.attempt > 1 && html`<span class="type wide">${t("attempt_2", job.attempt)}</span>`}
+        <span class="type narrow"><${When} at=${job.expected_start} none=${said("status", job.status)} /></span></span>
+      <span class="wide" title=${t("expected_start")}><${When} at=${job.expected_start} none=${isForeseen ? t("no_estimate") : "…"} /></span>
       <span class="wide"><${Status} status=${job.status} /></span>
       <span class="wide dim number">${job.priority || job.aged_steps ? priority(job.priority) : ""}${job.aged_steps ? ` + ${job.aged_steps}` : ""}</span>
       <span class="buttons">${
         mayMove &&
-        html`<button class="quiet narrow" aria-label=${`Move ${job.title || job.job_type} up`}
+        html`<button class="quiet narrow" aria-label=${t("move_up", job.title || job.job_type)}
           onClick=${() => move(job, index - 1)} disabled=${index === 0}>↑</button>
-        <button class="quiet" title="To the front" aria-label=${`Move ${job.title || job.job_type} to the front`}
+        <button class="quiet" title=${t("to_the_front")} aria-label=${t("move_to_the_front", job.title || job.job_type)}
           onClick=${() => move(job, 0)} disabled=${index === 0}>⤒</button>
-        <button class="quiet" onClick=${() => cancelJob(job).then((done) => done && again())}>Cancel</button>`
+        <button class="quiet" onClick=${() => cancelJob(job).then((done) => done && again())}>${t("cancel_3")}</button>`
       }</span>
     </li>`;
   };
-  return html`<${Section} title=${`Queue: ${hasMore ? "the first " : ""}${plural(jobs.length, "job")}`}
+  return html`<${Section} title=${hasMore ? t("queue_the_first", plural(jobs.length, "job")) : t("queue", plural(jobs.length, "job"))}
       actions=${
         mayMove &&
         jobs.length > 1 &&
-        html`<span class="dim wide">drag, or <kbd>Alt</kbd> <kbd>↑</kbd> <kbd>↓</kbd>
+        html`<span class="dim wide">${t("drag_or")} <kbd>${t("alt")}</kbd> <kbd>↑</kbd> <kbd>↓</kbd>
         </span>`
       }>
     ${
       jobs.length
         ? html`<ol class="queue" data-office=${officeId} aria-busy=${order !== null}>${jobs.map(row)}
       </ol>`
-        : html`<${Empty}>Nothing waits.<//>`
+        : html`<${Empty}>${t("nothing_waits")}<//>`
     }
-    ${hasMore && html`<p class="more"><button onClick=${more}>Show more</button></p>`}
-    <div class="unseen" role="status">${said}</div>
+    ${hasMore && html`<p class="more"><button onClick=${more}>${t("show_more")}</button></p>`}
+    <div class="unseen" role="status">${spoken}</div>
   <//>`;
 }
 
-const priority = (value) => (value === 1_000_000 ? "urgent" : `priority ${value}`);
+const priority = (value) => (value === 1_000_000 ? t("urgent") : t("priority_2", value));
 
 function isBelowMiddle(event) {
   const box = event.currentTarget.getBoundingClientRect();

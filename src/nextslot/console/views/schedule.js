@@ -1,4 +1,5 @@
 // One schedule: what comes, and what became of each occurrence, as a calendar and as a list.
+import { language, said, t } from "../i18n.js";
 import { get, pages, patch, post, remove } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
@@ -7,7 +8,10 @@ import { change, go, link, useKept } from "../router.js";
 import { count, day, duration, plural } from "../words.js";
 import { Editor, Instants } from "./schedules.js";
 
-const DAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+// From a Monday on, in the language of the page.
+const DAYS = Array.from({ length: 7 }, (_, index) =>
+  new Date(2024, 0, 1 + index).toLocaleDateString(language, { weekday: "short" }),
+);
 const MOST = 3000;
 // Of 500 occurrences each: about a day and a half of a schedule that fires every minute.
 const PLAN_PAGES = 4;
@@ -32,58 +36,58 @@ export default function Schedule({ place }) {
   );
   const [isEdited, setEdited] = useState(false);
   const shown = one.data;
-  useTitle(shown?.name, "Schedules");
-  if (!shown) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>Loading…<//>`;
+  useTitle(shown?.name, t("schedules"));
+  if (!shown) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
   const again = () => (one.again(), coming.again(), ledger.again());
   const act = (work, words) => attempt(work, words).then((done) => (again(), done));
   const trigger = async () => {
-    const made = await act(() => post(`${path}/trigger`), "It is in the queue.");
+    const made = await act(() => post(`${path}/trigger`), t("it_is_in_the_queue"));
     if (made) go(made.job_id ? ["jobs", made.job_id] : ["groups", made.group_id]);
   };
   const drop = async () => {
     const sure = await ask({
-      title: `Delete ${shown.name}?`,
-      text: "It plans nothing more. Its jobs and its ledger stay.",
-      action: "Delete it",
+      title: t("delete", shown.name),
+      text: t("it_plans_nothing_more_its_jobs"),
+      action: t("delete_it"),
       danger: true,
     });
-    if (sure && (await attempt(() => remove(path), "Deleted."))) go("schedules");
+    if (sure && (await attempt(() => remove(path), t("deleted")))) go("schedules");
   };
   return html`
     <div class="head"><h1 class="grow">${shown.name} <span class="dim">${shown.cron_words}</span></h1>
       <div class="actions">
-        ${can("submit") && !shown.deleted_at && html`<button onClick=${trigger}>Trigger now</button>`}
+        ${can("submit") && !shown.deleted_at && html`<button onClick=${trigger}>${t("trigger_now")}</button>`}
         ${
           can("operate") &&
           !shown.deleted_at &&
-          html`<button onClick=${() => setEdited(!isEdited)}>Change…</button>
-          <button onClick=${() => act(() => patch(path, { enabled: !shown.enabled }), shown.enabled ? "Disabled." : "Enabled.")}>${shown.enabled ? "Disable" : "Enable"}
+          html`<button onClick=${() => setEdited(!isEdited)}>${t("change_more")}</button>
+          <button onClick=${() => act(() => patch(path, { enabled: !shown.enabled }), shown.enabled ? t("disabled") : t("enabled"))}>${shown.enabled ? t("disable") : t("enable")}
             </button>
-          <button class="danger" onClick=${drop}>Delete…</button>`
+          <button class="danger" onClick=${drop}>${t("delete_more")}</button>`
         }
-        <a class="button" href=${link("jobs", { schedule_id: id })}>Its jobs</a></div></div>
+        <a class="button" href=${link("jobs", { schedule_id: id })}>${t("its_jobs")}</a></div></div>
     <${Trouble} error=${one.error} />
     ${isEdited && html`<${Editor} schedule=${shown} close=${() => setEdited(false)} done=${again} />`}
     <div class="columns">
-      <${Section} title="Settings"><${Fields} of=${[
+      <${Section} title=${t("settings")}><${Fields} of=${[
         [
-          "Expression",
+          t("expression"),
           html`<code>${shown.cron_expression}
           </code>`,
         ],
-        ["Zone", shown.timezone],
-        ["Office", shown.office_id],
-        ["Enabled", shown.deleted_at ? "deleted" : shown.enabled ? "yes" : "no"],
-        ["Next", html`<${When} at=${shown.next_trigger_at} none="disabled" />`],
-        ["Last", html`<${When} at=${shown.last_triggered_at} none="never" />`],
-        ["After downtime", shown.catch_up],
-        ["Window", duration(shown.catch_up_window_seconds)],
-        ["Overlap", shown.overlap],
-        ["Priority", shown.priority],
+        [t("zone"), shown.timezone],
+        [t("office"), shown.office_id],
+        [t("enabled_2"), shown.deleted_at ? t("deleted_2") : shown.enabled ? t("yes") : t("no")],
+        [t("next"), html`<${When} at=${shown.next_trigger_at} none=${t("disabled_2")} />`],
+        [t("last"), html`<${When} at=${shown.last_triggered_at} none=${t("never")} />`],
+        [t("after_downtime"), said("catch_up", shown.catch_up)],
+        [t("window"), duration(shown.catch_up_window_seconds)],
+        [t("overlap"), said("overlap", shown.overlap)],
+        [t("priority"), shown.priority],
       ]} />${shown.param_overrides && html`<${Json} value=${shown.param_overrides}
-        label="Parameters over the template's" />`}
+        label=${t("parameters_over_the_template_s")} />`}
         <//>
-      <${Section} title=${shown.enabled ? "Next occurrences" : "Occurrences it would have"}>
+      <${Section} title=${shown.enabled ? t("next_occurrences") : t("occurrences_it_would_have")}>
         <${Trouble} error=${coming.error} />${coming.data && html`<${Instants} items=${coming.data.items} />`}<//>
     </div>
     <${Calendar} month=${month} items=${ledger.data?.items || []}
@@ -135,7 +139,7 @@ function Calendar({ month, items, plan, move }) {
     return day(at);
   });
   const weeks = cells.slice(35)[0].startsWith(month) ? cells : cells.slice(0, 35);
-  const said = byDay(items, cells);
+  const entries = byDay(items, cells);
   const next = plan?.days || new Map();
   const isMore = (date) => plan?.unknownFrom && date >= plan.unknownFrom;
   const step = (months) => {
@@ -143,10 +147,10 @@ function Calendar({ month, items, plan, move }) {
     at.setMonth(at.getMonth() + months);
     move(day(at).slice(0, 7));
   };
-  return html`<${Section} title=${`Calendar: ${month}`} actions=${html`<button aria-label="The month before"
+  return html`<${Section} title=${t("calendar", month)} actions=${html`<button aria-label=${t("the_month_before")}
     onClick=${() => step(-1)}>←</button>
-    <button onClick=${() => move(day(Date.now()).slice(0, 7))}>This month</button>
-    <button aria-label="The month after" onClick=${() => step(1)}>→</button>`}>
+    <button onClick=${() => move(day(Date.now()).slice(0, 7))}>${t("this_month")}</button>
+    <button aria-label=${t("the_month_after")} onClick=${() => step(1)}>→</button>`}>
     <div class="calendar">${DAYS.map((name) => html`<div class="name" key=${name}>${name}</div>`)}
       ${weeks.map(
         (
@@ -154,17 +158,17 @@ function Calendar({ month, items, plan, move }) {
         ) => html`<div key=${date}
           class="day ${date.startsWith(month) ? "" : "other"} ${date === day(Date.now()) ? "today" : ""}">
         <span class="dim">${Number(date.slice(8))}</span>
-        ${Object.entries(said[date] || {}).map(
+        ${Object.entries(entries[date] || {}).map(
           ([
             word,
             number,
           ]) => html`<span key=${word} class="status ${word === "fired" ? "is-completed" : "is-skipped"}"
-            title=${`${count(number)} ${word}`}>${count(number)}<span class="wide">${word}</span>
+            title=${`${count(number)} ${said("skipped", word)}`}>${count(number)}<span class="wide">${said("skipped", word)}</span>
           </span>`,
         )}
         ${
           (next.has(date) || isMore(date)) &&
-          html`<span class="status dim" title="to come">${next.has(date) ? count(next.get(date)) : ""}${isMore(date) ? "…" : ""}<span class="wide">to come</span>
+          html`<span class="status dim" title=${t("to_come")}>${next.has(date) ? count(next.get(date)) : ""}${isMore(date) ? "…" : ""}<span class="wide">${t("to_come")}</span>
           </span>`
         }
       </div>`,
@@ -190,28 +194,28 @@ function byDay(items, cells) {
 function Ledger({ items, isCut, error, month }) {
   const [rows, setRows] = useKept(`ledger ${month}`, ROWS);
   return html`<${Section}
-    title=${`Ledger: ${plural(items.length, "entry", "entries")} in ${month}${isCut ? " and more" : ""}`}>
+    title=${t("ledger_in", plural(items.length, "entry"), month, isCut ? t("and_more") : "")}>
     <${Trouble} error=${error} />
     ${
       items.length
-        ? html`<${Scroll} label="Ledger"><table><thead><tr><th>Planned for</th><th>Outcome</th>
-      <th>Reason</th><th class="number">Count</th><th>Made</th></tr></thead>
+        ? html`<${Scroll} label=${t("ledger")}><table><thead><tr><th>${t("planned_for")}</th><th>${t("outcome")}</th>
+      <th>${t("reason")}</th><th class="number">${t("count")}</th><th>${t("made_2")}</th></tr></thead>
       <tbody>${items.slice(0, rows).map(
         (one) => html`<tr key=${one.instant}><td class="tight">
-        <${When} at=${one.instant} absolute />${one.until && html` to <${When} at=${one.until} absolute />`}</td>
+        <${When} at=${one.instant} absolute />${one.until && html` – <${When} at=${one.until} absolute />`}</td>
         <td class="tight"><${Status} status=${one.outcome} /></td>
-          <td>${one.reason || ""} <span class="dim">${one.detail || ""}</span></td>
+          <td>${one.reason ? said("skipped", one.reason) : ""} <span class="dim">${one.detail || ""}</span></td>
           <td class="number">${count(one.count || 1)}</td><td>${
             one.group_id
-              ? html`group <${Id} id=${one.group_id} to="groups" />`
+              ? html`${t("group_2")} <${Id} id=${one.group_id} to="groups" />`
               : html`<${Id} id=${one.job_id} to="jobs" />`
           }</td></tr>`,
       )}</tbody>
           </table><//>
       ${
         items.length > rows &&
-        html`<p class="more"><button onClick=${() => setRows(rows + 200)}>More</button></p>`
+        html`<p class="more"><button onClick=${() => setRows(rows + 200)}>${t("more")}</button></p>`
       }`
-        : html`<${Empty}>Nothing in this month.<//>`
+        : html`<${Empty}>${t("nothing_in_this_month")}<//>`
     }<//>`;
 }

@@ -1,4 +1,5 @@
 // Schedules: what fires when, and the form that makes or changes one.
+import { said, t } from "../i18n.js";
 import { get, pages, patch, post } from "../api.js";
 import { parsed } from "../actions.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
@@ -15,12 +16,12 @@ export default function Schedules() {
   const flip = (one) =>
     attempt(
       () => patch(`api/schedules/${one.schedule_id}`, { enabled: !one.enabled }),
-      one.enabled ? "Disabled." : "Enabled.",
+      one.enabled ? t("disabled") : t("enabled"),
     ).then(list.again);
   return html`
     <div class="head">
-      <h1 class="grow">Schedules</h1>${can("operate") && html`<button class="primary"
-        onClick=${() => setNew(true)}>New schedule</button>`}
+      <h1 class="grow">${t("schedules")}</h1>${can("operate") && html`<button class="primary"
+        onClick=${() => setNew(true)}>${t("new_schedule")}</button>`}
       </div>
     <${Trouble} error=${list.error} />
     ${isNew && html`<${Editor} schedule=${null} close=${() => setNew(false)}
@@ -28,36 +29,28 @@ export default function Schedules() {
     <${Section} title=${plural(items.length, "schedule")}>
       ${
         items.length
-          ? html`<${Scroll} label="Schedules"><table>
-        <thead><tr><th>Name</th><th>When</th><th class="wide">Zone</th><th>Next</th><th class="wide">Last</th>
-          <th class="wide">Office</th><th>On</th></tr></thead>
+          ? html`<${Scroll} label=${t("schedules")}><table>
+        <thead><tr><th>${t("name")}</th><th>${t("when")}</th><th class="wide">${t("zone")}</th><th>${t("next")}</th><th class="wide">${t("last")}</th>
+          <th class="wide">${t("office")}</th><th>${t("on")}</th></tr></thead>
         <tbody>${items.map(
           (one) => html`<tr key=${one.schedule_id}>
           <td><a href=${link(["schedules", one.schedule_id])}>${one.name}</a></td>
           <td>${one.cron_words}<br /><code class="dim">${one.cron_expression}</code></td>
-          <td class="wide">${one.timezone}</td><td class="tight"><${When} at=${one.next_trigger_at} none="disabled" />
+          <td class="wide">${one.timezone}</td><td class="tight"><${When} at=${one.next_trigger_at} none=${t("disabled_2")} />
             </td>
-          <td class="wide tight"><${When} at=${one.last_triggered_at} none="never" /></td>
+          <td class="wide tight"><${When} at=${one.last_triggered_at} none=${t("never")} /></td>
             <td class="wide">${one.office_id}</td>
-          <td><input type="checkbox" aria-label=${`${one.name} is enabled`} checked=${one.enabled}
+          <td><input type="checkbox" aria-label=${t("is_enabled", one.name)} checked=${one.enabled}
             disabled=${!can("operate")} onChange=${() => flip(one)} />
             </td></tr>`,
         )}</tbody></table><//>`
-          : html`<${Empty}>${list.isLoading ? "Loading…" : "None yet. A schedule makes jobs from a template, by a cron expression."}
+          : html`<${Empty}>${list.isLoading ? t("loading_more") : t("none_yet_a_schedule_makes_jobs")}
           <//>`
       }
     <//>`;
 }
 
-const CATCH_UP = [
-  ["latest", "one job for all missed"],
-  ["all", "a job for each missed"],
-  ["none", "nothing"],
-];
-const OVERLAP = [
-  ["allow", "makes another job"],
-  ["skip", "skips the occurrence"],
-];
+const choices = (kind, values) => values.map((value) => [value, said(kind, value)]);
 
 // With a preview of what the expression means while it is typed.
 export function Editor({ schedule, close, done }) {
@@ -85,7 +78,7 @@ export function Editor({ schedule, close, done }) {
       const made = schedule
         ? await patch(`api/schedules/${schedule.schedule_id}`, body)
         : await post("api/schedules", body);
-      toast("Saved.");
+      toast(t("saved"));
       done(made);
       close();
     } catch (error) {
@@ -94,34 +87,34 @@ export function Editor({ schedule, close, done }) {
     }
   };
   const known = templates.data?.items || [];
-  return html`<${Section} title=${schedule ? "Change the schedule" : "New schedule"}>
+  return html`<${Section} title=${schedule ? t("change_the_schedule") : t("new_schedule")}>
     <form class="body" ref=${form} onSubmit=${submit}>
       <div class="columns"><div>
         ${
           !schedule &&
-          html`<${Field} name="template_id" label="Template"
+          html`<${Field} name="template_id" label=${t("template")}
             options=${known.map((one) => [one.template_id, one.name])} required problem=${problems.template_id}
-          help=${known.length ? "" : "There is no template yet: make one under Submit."} />`
+          help=${known.length ? "" : t("there_is_no_template_yet_make")} />`
         }
-        <${Field} name="name" label="Name" value=${schedule?.name || ""} required problem=${problems.name} />
-        <${Field} name="cron_expression" label="Cron expression" value=${cron} required
+        <${Field} name="name" label=${t("name")} value=${schedule?.name || ""} required problem=${problems.name} />
+        <${Field} name="cron_expression" label=${t("cron_expression")} value=${cron} required
           onInput=${(event) => setCron(event.target.value)} problem=${problems.cron_expression} />
-        <${Field} name="timezone" label="Time zone" value=${zone} required
+        <${Field} name="timezone" label=${t("time_zone")} value=${zone} required
           onInput=${(event) => setZone(event.target.value)} problem=${problems.timezone} />
-        <${Field} name="enabled" label="Enabled" kind="checkbox" value=${schedule ? schedule.enabled : true} />
+        <${Field} name="enabled" label=${t("enabled_2")} kind="checkbox" value=${schedule ? schedule.enabled : true} />
       </div><div>
         <${Preview} cron=${cron} zone=${zone} />
-        <${Field} name="catch_up" label="After downtime" value=${schedule?.catch_up || "latest"} options=${CATCH_UP} />
-        <${Field} name="overlap" label="While the job before has not ended" value=${schedule?.overlap || "allow"}
-          options=${OVERLAP} />
-        ${!schedule && html`<${Field} name="office_id" label="Office" value=${me.office_id || "default"}
+        <${Field} name="catch_up" label=${t("after_downtime")} value=${schedule?.catch_up || "latest"} options=${choices("catch_up", ["latest", "all", "none"])} />
+        <${Field} name="overlap" label=${t("while_the_job_before_has_not")} value=${schedule?.overlap || "allow"}
+          options=${choices("overlap", ["allow", "skip"])} />
+        ${!schedule && html`<${Field} name="office_id" label=${t("office")} value=${me.office_id || "default"}
           problem=${problems.office_id} />`}
-        <${Field} name="priority" label="Priority (empty: the template's)" kind="number"
+        <${Field} name="priority" label=${t("priority_empty_the_template_s")} kind="number"
           value=${schedule?.priority ?? ""} />
-        <${Field} name="param_overrides" label="Parameters over the template's (JSON)" kind="area"
+        <${Field} name="param_overrides" label=${t("parameters_over_the_template_s_json")} kind="area"
           value=${schedule?.param_overrides ? JSON.stringify(schedule.param_overrides, null, 2) : ""} />
       </div></div>
-      <div class="actions"><button class="primary">Save</button><button type="button" onClick=${close}>Leave it</button>
+      <div class="actions"><button class="primary">${t("save")}</button><button type="button" onClick=${close}>${t("leave_it")}</button>
         </div>
     </form><//>`;
 }
@@ -139,7 +132,7 @@ function Preview({ cron, zone }) {
     }, 200);
     return () => (clearTimeout(timer), abort.abort());
   }, [cron, zone]);
-  return html`<fieldset aria-live="polite" style=${{ minHeight: "136px" }}><legend>What it means</legend>
+  return html`<fieldset aria-live="polite" style=${{ minHeight: "136px" }}><legend>${t("what_it_means")}</legend>
     ${
       !shown
         ? "…"
@@ -154,6 +147,6 @@ function Preview({ cron, zone }) {
 // On the clock of their zone; ours on hover.
 export const Instants = ({ items }) =>
   html`<ul class="reasons">${items.map(
-    (one) => html`<li key=${one.utc} title=${`here: ${moment(one.utc)}`}>${one.local.replace("T", " ")}
+    (one) => html`<li key=${one.utc} title=${t("here", moment(one.utc))}>${one.local.replace("T", " ")}
   ${" "}<span class="dim"><${When} at=${one.utc} /></span></li>`,
   )}</ul>`;

@@ -1,4 +1,5 @@
 // Submit: a form made from the schema of the job's type.
+import { said, t } from "../i18n.js";
 import { parsed } from "../actions.js";
 import { get, post } from "../api.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
@@ -25,10 +26,10 @@ export default function Submit({ place }) {
   const templates = useLoad((signal) => get("api/job-templates", { limit: 500 }, signal), []);
   const offices = useLoad((signal) => someOffices(500, signal), []);
   if (!types.data || !templates.data)
-    return types.error ? html`<${Trouble} error=${types.error} />` : html`<${Empty}>Loading…<//>`;
-  if (!can("submit")) return html`<p class="trouble" role="alert">This key may not submit jobs.</p>`;
+    return types.error ? html`<${Trouble} error=${types.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
+  if (!can("submit")) return html`<p class="trouble" role="alert">${t("this_key_may_not_submit_jobs")}</p>`;
   if (!types.data.items.length)
-    return html`<${Empty}>This server knows no job types: its configuration names none.<//>`;
+    return html`<${Empty}>${t("this_server_knows_no_job_types")}<//>`;
   const template = templates.data.items.find((one) => one.template_id === place.query.template);
   const name = template?.job_type || place.query.type || types.data.items[0].job_type;
   // A template that makes a group has no type: its parameters go to every job of it.
@@ -42,11 +43,11 @@ export default function Submit({ place }) {
     });
   const options = [
     ...types.data.items.map((one) => [one.job_type, one.job_type]),
-    ...templates.data.items.map((one) => [`template ${one.template_id}`, `template: ${one.name}`]),
+    ...templates.data.items.map((one) => [`template ${one.template_id}`, t("template_2", one.name)]),
   ];
-  return html`<div class="head"><h1 class="grow">Submit a job</h1></div>
+  return html`<div class="head"><h1 class="grow">${t("submit_a_job")}</h1></div>
     <div class="section"><div class="body">
-      <${Field} name="what" label="Type or template"
+      <${Field} name="what" label=${t("type_or_template")}
         value=${template ? `template ${template.template_id}` : type.job_type} options=${options}
         onChange=${(event) => choose(event.target.value)} />
       </div></div>
@@ -84,7 +85,7 @@ function Form({ type, template, office, offices, saved }) {
       const made = template?.jobs
         ? await post("api/job-groups", groupBody(collected(), values, template))
         : await post("api/jobs", body(collected(), values, type, template));
-      toast("It is in the queue.");
+      toast(t("it_is_in_the_queue"));
       go(made.job_id ? ["jobs", made.job_id] : ["groups", made.group_id]);
     } catch (error) {
       failed(error);
@@ -94,12 +95,12 @@ function Form({ type, template, office, offices, saved }) {
     try {
       const params = collected();
       const made = await ask({
-        title: "Save as a template",
+        title: t("save_as_a_template"),
         fields: [
-          { name: "name", label: "Name", required: true },
-          { name: "description", label: "Description" },
+          { name: "name", label: t("name"), required: true },
+          { name: "description", label: t("description") },
         ],
-        action: "Save",
+        action: t("save"),
         work: (answer) =>
           post("api/job-templates", {
             name: answer.name,
@@ -107,7 +108,7 @@ function Form({ type, template, office, offices, saved }) {
             params,
             ...(answer.description ? { description: answer.description } : {}),
           }),
-        done: "Saved.",
+        done: t("saved"),
       });
       if (made) saved();
     } catch (error) {
@@ -125,43 +126,42 @@ function Form({ type, template, office, offices, saved }) {
     : [[office, office]];
   return html`<form ref=${form} onSubmit=${submit} noValidate>
     <div class="columns">
-      <${Section} title="Parameters" actions=${html`<button type="button" aria-pressed=${String(isRaw)}
-        onClick=${flip}>JSON</button>`}>
+      <${Section} title=${t("parameters")} actions=${html`<button type="button" aria-pressed=${String(isRaw)}
+        onClick=${flip}>${t("json_2")}</button>`}>
         <div class="body">
         ${schema.description && html`<p class="dim">${schema.description}</p>`}
         ${
           isRaw
-            ? html`<${Field} name="raw" label="Parameters (JSON)" kind="area" value=${text}
+            ? html`<${Field} name="raw" label=${t("parameters_json")} kind="area" value=${text}
               onInput=${(event) => setText(event.target.value)} problem=${problems.params} />`
             : html`<${Inputs} schema=${schema} root=${schema} value=${params} set=${setParams} path="params"
               problems=${problems} />`
         }
       </div><//>
-      <${Section} title="Options"><div class="body fieldgrid">
+      <${Section} title=${t("options")}><div class="body fieldgrid">
         ${
           template?.jobs
-            ? html`<p class="dim">Makes a group of ${template.jobs.length} jobs, ${template.mode}. Parameters and
-              priority go to every one.</p>
-        <${Field} name="name" label="Name" maxlength="500" value=${template.name} problem=${problems.name} />
-        <${Field} name="priority" label="Priority (empty: their own)" kind="number" problem=${problems.priority} />`
+            ? html`<p class="dim">${t("makes_a_group_of_parameters_and", plural(template.jobs.length, "job"), said("mode", template.mode))}</p>
+        <${Field} name="name" label=${t("name")} maxlength="500" value=${template.name} problem=${problems.name} />
+        <${Field} name="priority" label=${t("priority_empty_their_own")} kind="number" problem=${problems.priority} />`
             : html`
-        <${Field} name="office_id" label="Office" value=${office} options=${known} />
-        <${Field} name="title" label="Title" maxlength="500" problem=${problems.title} />
-        <${Field} name="priority" label="Priority" kind="number" value=${template?.priority ?? 0}
+        <${Field} name="office_id" label=${t("office")} value=${office} options=${known} />
+        <${Field} name="title" label=${t("title")} maxlength="500" problem=${problems.title} />
+        <${Field} name="priority" label=${t("priority")} kind="number" value=${template?.priority ?? 0}
           problem=${problems.priority} />
-        <${Field} name="scheduled_for" label="Not before" kind="datetime-local" problem=${problems.scheduled_for} />
-        <${Field} name="expires_at" label="Expires" kind="datetime-local" problem=${problems.expires_at} />
-        <${Field} name="timeout_seconds" label="Timeout, seconds" kind="number" step="any" min="0"
+        <${Field} name="scheduled_for" label=${t("not_before")} kind="datetime-local" problem=${problems.scheduled_for} />
+        <${Field} name="expires_at" label=${t("expires")} kind="datetime-local" problem=${problems.expires_at} />
+        <${Field} name="timeout_seconds" label=${t("timeout_seconds")} kind="number" step="any" min="0"
           problem=${problems.timeout_seconds} />
-        <${Field} name="depends_on" label="After the jobs (ids, by comma)" problem=${problems.depends_on} />
-        <${Field} name="unique_key" label="Unique key" problem=${problems.unique_key} />
-        <${Field} name="urgent" label="Urgent: before everything else" kind="checkbox" />`
+        <${Field} name="depends_on" label=${t("after_the_jobs_ids_by_comma")} problem=${problems.depends_on} />
+        <${Field} name="unique_key" label=${t("unique_key")} problem=${problems.unique_key} />
+        <${Field} name="urgent" label=${t("urgent_before_everything_else")} kind="checkbox" />`
         }
       </div><//>
     </div>
     <div class="actions">
-      <button class="primary">Submit</button>${canWhole("operate") && !template?.jobs && html`<button type="button"
-        onClick=${keep}>Save as a template…</button>`}
+      <button class="primary">${t("submit")}</button>${canWhole("operate") && !template?.jobs && html`<button type="button"
+        onClick=${keep}>${t("save_as_a_template_more")}</button>`}
       </div>
   </form>`;
 }

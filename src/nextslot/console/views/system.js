@@ -1,4 +1,5 @@
 // System: whether it is well, what is used of what, who may do what, who did what.
+import { said, t } from "../i18n.js";
 import { get, pages, post, remove, send } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
@@ -20,21 +21,21 @@ export default function System() {
   const shown = status.data;
   const isLoading = (!shown && !status.error && canWhole("read")) || missing.length > 0;
   return html`<div class="head">
-    <h1 class="grow">System</h1>${shown && html`<${Status} status=${shown.ready ? "ready" : "FAILED"} />`}
+    <h1 class="grow">${t("system")}</h1>${shown && html`<${Status} status=${shown.ready ? "ready" : "FAILED"} />`}
       ${shown && canWhole("operate") && html`<${PauseAll} isPaused=${shown.paused.scheduler} again=${status.again} />`}
-      ${canWhole("admin") && html`<button onClick=${reload}>Read the configuration again</button>`}</div>
+      ${canWhole("admin") && html`<button onClick=${reload}>${t("read_the_configuration_again")}</button>`}</div>
     <${Trouble} error=${status.error} />
-    ${isLoading && html`<${Empty}>Loading…<//>`}
+    ${isLoading && html`<${Empty}>${t("loading_more")}<//>`}
     <div hidden=${isLoading}>
-    ${shown?.not_ready_because && html`<p class="trouble" role="status">Not ready: ${shown.not_ready_because}</p>`}
-    ${me.office_id !== null && html`<${Empty}>This key is for the office ${me.office_id}: it does not see the whole scheduler.<//>`}
+    ${shown?.not_ready_because && html`<p class="trouble" role="status">${t("not_ready", shown.not_ready_because)}</p>`}
+    ${me.office_id !== null && html`<${Empty}>${t("this_key_is_for_the_office", me.office_id)}<//>`}
     ${shown && html`<${Numbers} status=${shown} />`}
     ${
       canWhole("read") &&
       html`<div class="columns"><div>
         ${
           shown &&
-          html`<${Section} title="Limits and their use"><${Limits} limits=${shown.limits} /><//>
+          html`<${Section} title=${t("limits_and_their_use")}><${Limits} limits=${shown.limits} /><//>
         <${Held} held=${shown.held} />`
         }</div><div><${Metrics} settled=${settled} /></div></div><${Nodes} settled=${settled} />`
     }
@@ -51,28 +52,28 @@ function useSettled(load, name, settled) {
 function Numbers({ status }) {
   const sum = (name) => status.offices.reduce((total, one) => total + one[name], 0);
   const paused = [
-    status.paused.scheduler && "the whole scheduler",
-    ...status.paused.offices.map((one) => `office ${one}`),
-    ...status.paused.job_types.map((one) => `type ${one}`),
-    ...status.paused.resources.map((one) => `resource ${one}`),
+    status.paused.scheduler && t("the_whole_scheduler"),
+    ...status.paused.offices.map((one) => t("office_2", one)),
+    ...status.paused.job_types.map((one) => t("type_2", one)),
+    ...status.paused.resources.map((one) => t("resource", one)),
   ].filter(Boolean);
-  return html`<${Section} title="Status"><div class="stats">
+  return html`<${Section} title=${t("status")}><div class="stats">
       ${[
-        ["running", "running"],
-        ["queued", "queued"],
-        ["waiting", "waiting"],
-        ["direct_waiting", "on the line"],
+        ["running", said("status", "RUNNING")],
+        ["queued", said("status", "QUEUED")],
+        ["waiting", said("status", "WAITING")],
+        ["direct_waiting", t("waiting_callers")],
       ].map(
         ([name, word]) => html`<div key=${name}>
         <b>${count(sum(name))}</b><span>${word}</span></div>`,
       )}
-      <div><b>${count(status.last_event)}</b><span>events</span></div></div>
+      <div><b>${count(status.last_event)}</b><span>${t("events_2")}</span></div></div>
     <${Fields} of=${[
-      ["Version", status.version],
-      ["Node", status.node],
-      ["Paused", paused.join(", ") || "nothing"],
-      ["You are", `${me.name} (${me.scopes.at(-1)})`],
-      ["Offices", count(status.offices.length)],
+      [t("version"), status.version],
+      [t("node"), status.node],
+      [t("paused_2"), paused.join(", ") || t("nothing")],
+      [t("you_are"), `${me.name} (${said("scope", me.scopes.at(-1))})`],
+      [t("offices"), count(status.offices.length)],
     ]} />
       <//>`;
 }
@@ -82,29 +83,29 @@ function PauseAll({ isPaused, again }) {
     if (
       !isPaused &&
       !(await ask({
-        title: "Pause the whole scheduler?",
-        text: "Nothing more starts anywhere; what runs and direct requests go on.",
-        action: "Pause it",
+        title: t("pause_the_whole_scheduler"),
+        text: t("nothing_more_starts_anywhere_what_runs"),
+        action: t("pause_it"),
       }))
     )
       return;
-    await attempt(() => post(`api/queue/${isPaused ? "resume" : "pause"}`), isPaused ? "It goes on." : "Paused.");
+    await attempt(() => post(`api/queue/${isPaused ? "resume" : "pause"}`), isPaused ? t("it_goes_on") : t("paused"));
     again();
   };
-  return html`<button onClick=${act}>${isPaused ? "Resume everything" : "Pause everything…"}</button>`;
+  return html`<button onClick=${act}>${isPaused ? t("resume_everything") : t("pause_everything_more")}</button>`;
 }
 
 const reload = () =>
   attempt(
     () => post("api/config/reload"),
     (done) =>
-      `${plural(done.applied.length, "change")} applied${done.needs_restart.length ? `, ${count(done.needs_restart.length)} need a restart` : ""}.`,
+      t("applied", plural(done.applied.length, "change"), done.needs_restart.length ? t("need_a_restart", count(done.needs_restart.length)) : ""),
   );
 
 function Held({ held }) {
   if (!held.length) return null;
-  return html`<${Section} title="Resources that do not answer"><table><thead><tr><th>Resource</th><th>Since</th>
-    <th>Next try</th><th class="number">Failures</th></tr></thead>
+  return html`<${Section} title=${t("resources_that_do_not_answer")}><table><thead><tr><th>${t("resource_2")}</th><th>${t("since")}</th>
+    <th>${t("next_try")}</th><th class="number">${t("failures")}</th></tr></thead>
     <tbody>${held.map(
       (one) => html`<tr key=${one.resource}><td>${one.resource}</td><td><${When} at=${one.since} /></td>
       <td><${When} at=${one.next_probe_at} /></td><td class="number">${count(one.failures)}</td></tr>`,
@@ -124,8 +125,8 @@ function Metrics({ settled }) {
   if (!metrics.data) return null;
   const rows = metrics.data;
   if (!rows.length) return null;
-  return html`<${Section} title="Metrics"><${Scroll} label="Metrics"><table><thead><tr><th>Metric</th>
-    <th class="number">Value</th></tr></thead>
+  return html`<${Section} title=${t("metrics")}><${Scroll} label=${t("metrics")}><table><thead><tr><th>${t("metric")}</th>
+    <th class="number">${t("value")}</th></tr></thead>
     <tbody>${rows.map(
       ([name, help, value]) => html`<tr key=${name}>
       <td title=${name}>${(help || name).replace(/\.$/, "")} <span class="dim mono wide">${name}</span></td>
@@ -137,8 +138,8 @@ function Metrics({ settled }) {
 export function parsedMetrics(text) {
   const [kinds, helps, sums] = [new Map(), new Map(), new Map()];
   for (const line of text.split("\n")) {
-    const said = line.match(/^# (TYPE|HELP) (\S+) (.*)$/);
-    if (said) (said[1] === "TYPE" ? kinds : helps).set(said[2], said[3]);
+    const note = line.match(/^# (TYPE|HELP) (\S+) (.*)$/);
+    if (note) (note[1] === "TYPE" ? kinds : helps).set(note[2], note[3]);
     const value = line.match(/^([a-zA-Z_:][\w:]*)(?:\{.*\})? ([^ ]+)/);
     if (value && !line.startsWith("#")) sums.set(value[1], (sums.get(value[1]) || 0) + Number(value[2]));
   }
@@ -172,26 +173,26 @@ function Keys({ settled }) {
   const items = list.data?.items || [];
   const add = async () => {
     const made = await ask({
-      title: "New key",
+      title: t("new_key"),
       text: items.length
         ? ""
-        : "The first key must be an admin's. From then on everybody needs a key, this console too.",
+        : t("the_first_key_must_be_an"),
       fields: [
-        { name: "name", label: "Name", required: true },
+        { name: "name", label: t("name"), required: true },
         {
           name: "scope",
-          label: "It may",
+          label: t("it_may"),
           value: items.length ? "read" : "admin",
           options: [
-            ["read", "read"],
-            ["submit", "read and submit"],
-            ["operate", "read, submit and operate"],
-            ["admin", "everything"],
+            ["read", said("scope", "read")],
+            ["submit", said("scope", "submit")],
+            ["operate", said("scope", "operate")],
+            ["admin", said("scope", "admin")],
           ],
         },
-        { name: "office_id", label: "Only for the office (empty: all)" },
+        { name: "office_id", label: t("only_for_the_office_empty_all") },
       ],
-      action: "Make it",
+      action: t("make_it"),
       work: (answer) =>
         post("api/keys", {
           name: answer.name,
@@ -199,34 +200,34 @@ function Keys({ settled }) {
           ...(answer.office_id ? { office_id: answer.office_id } : {}),
         }),
     });
-    if (made) await showSecret(made.key, `The key of ${made.name}`);
+    if (made) await showSecret(made.key, t("the_key_of", made.name));
     list.again();
   };
   const drop = async (one) => {
     if (
       await ask({
-        title: `Delete the key ${one.name}?`,
-        text: "From then on it opens nothing.",
-        action: "Delete it",
+        title: t("delete_the_key", one.name),
+        text: t("from_then_on_it_opens_nothing"),
+        action: t("delete_it"),
         danger: true,
       })
     )
-      attempt(() => remove(`api/keys/${one.key_id}`), "Deleted.").then(list.again);
+      attempt(() => remove(`api/keys/${one.key_id}`), t("deleted")).then(list.again);
   };
-  return html`<${Section} title=${plural(items.length, "key")} actions=${html`<button onClick=${add}>New key</button>`}>
+  return html`<${Section} title=${plural(items.length, "key")} actions=${html`<button onClick=${add}>${t("new_key")}</button>`}>
     <${Trouble} error=${list.error} />
     ${
       items.length
-        ? html`<${Scroll} label="Keys"><table><thead><tr><th>Name</th><th>May</th><th>Office</th>
-      <th class="wide">Made by</th><th>Made</th><th><span class="unseen">Actions</span></th></tr></thead>
+        ? html`<${Scroll} label=${t("keys")}><table><thead><tr><th>${t("name")}</th><th>${t("may")}</th><th>${t("office")}</th>
+      <th class="wide">${t("made_by")}</th><th>${t("made_2")}</th><th><span class="unseen">${t("actions")}</span></th></tr></thead>
     <tbody>${items.map(
-      (one) => html`<tr key=${one.key_id}><td>${one.name}</td><td>${one.scopes.at(-1)}</td>
-      <td>${one.office_id || "all"}</td><td class="wide">${one.created_by || "–"}</td><td class="tight">
+      (one) => html`<tr key=${one.key_id}><td>${one.name}</td><td>${said("scope", one.scopes.at(-1))}</td>
+      <td>${one.office_id || t("all_2")}</td><td class="wide">${one.created_by || "–"}</td><td class="tight">
       <${When} at=${one.created_at} /></td>
-      <td class="number"><button class="danger" onClick=${() => drop(one)}>Delete…</button></td></tr>`,
+      <td class="number"><button class="danger" onClick=${() => drop(one)}>${t("delete_more")}</button></td></tr>`,
     )}</tbody></table>
         <//>`
-        : html`<${Empty}>No keys: whoever reaches this server may do everything.<//>`
+        : html`<${Empty}>${t("no_keys_whoever_reaches_this_server")}<//>`
     }<//>`;
 }
 
@@ -240,14 +241,14 @@ function Nodes({ settled }) {
   const items = list.data?.items || [];
   const isAlone = items.filter((one) => !one.ended_at).length < 2;
   if (!items.length) return html`<${Trouble} error=${list.error} />`;
-  return html`<${Section} title=${plural(items.length, "node")}><${Scroll} label="Nodes"><table><thead><tr><th>Node</th>
-    <th>Status</th><th class="number">Running</th><th class="wide">Resources</th><th class="wide">Seen</th>
-    <th class="wide">Machine</th>
-    <th><span class="unseen">Actions</span></th></tr></thead>
+  return html`<${Section} title=${plural(items.length, "node")}><${Scroll} label=${t("nodes")}><table><thead><tr><th>${t("node")}</th>
+    <th>${t("status")}</th><th class="number">${t("running_2")}</th><th class="wide">${t("resources")}</th><th class="wide">${t("seen")}</th>
+    <th class="wide">${t("machine")}</th>
+    <th><span class="unseen">${t("actions")}</span></th></tr></thead>
     <tbody>${items.map(
-      (one) => html`<tr key=${one.node_id}><td class="tight">${one.node_id}${one.is_leader && html` <b>leads</b>`}</td>
+      (one) => html`<tr key=${one.node_id}><td class="tight">${one.node_id}${one.is_leader && html` <b>${t("leads")}</b>`}</td>
       <td><${Status} status=${one.status} /></td>
-      <td class="number">${count(one.running)}${one.max_running > 0 && ` of ${count(one.max_running)}`}</td>
+      <td class="number">${count(one.running)}${one.max_running > 0 && ` / ${count(one.max_running)}`}</td>
       <td class="wide">${unitsOf(one.resources) || "–"}</td>
       <td class="tight wide"><${When} at=${one.ended_at || one.last_seen_at} /></td>
       <td class="wide">${one.host}, ${one.version}</td>
@@ -269,15 +270,15 @@ function Forget({ node, again }) {
   if (!canWhole("operate")) return null;
   const act = async () => {
     const isSure = await ask({
-      title: `Forget the node ${node.node_id}?`,
-      text: "It is not listed any more, and the resources that it had are not counted. If it comes back, it is known again.",
-      action: "Forget it",
+      title: t("forget_the_node", node.node_id),
+      text: t("it_is_not_listed_any_more"),
+      action: t("forget_it"),
     });
     if (!isSure) return;
-    await attempt(() => remove(`api/nodes/${encodeURIComponent(node.node_id)}`), "It is forgotten.");
+    await attempt(() => remove(`api/nodes/${encodeURIComponent(node.node_id)}`), t("it_is_forgotten"));
     again();
   };
-  return html`<button onClick=${act}>Forget…</button>`;
+  return html`<button onClick=${act}>${t("forget_more")}</button>`;
 }
 
 // Where nobody else takes the work, a pause is what is meant.
@@ -288,17 +289,17 @@ function Drain({ node, isAlone, again }) {
     if (
       !isDraining &&
       !(await ask({
-        title: `Drain the node ${node.node_id}?`,
-        text: "It starts nothing more and takes no direct requests; what runs there finishes.",
-        action: "Drain it",
+        title: t("drain_the_node", node.node_id),
+        text: t("it_starts_nothing_more_and_takes"),
+        action: t("drain_it"),
       }))
     )
       return;
     const path = `api/nodes/${encodeURIComponent(node.node_id)}/drain`;
-    await attempt(() => post(path, { undo: isDraining }), isDraining ? "It works again." : "It starts nothing more.");
+    await attempt(() => post(path, { undo: isDraining }), isDraining ? t("it_works_again") : t("it_starts_nothing_more"));
     again();
   };
-  return html`<button onClick=${act}>${isDraining ? "Let it work" : "Drain…"}</button>`;
+  return html`<button onClick=${act}>${isDraining ? t("let_it_work") : t("drain_more")}</button>`;
 }
 
 function Audit({ settled }) {
@@ -310,11 +311,11 @@ function Audit({ settled }) {
   );
   useSettled(list, "audit", settled);
   const items = list.data?.items || [];
-  return html`<${Section} title="Audit"><${Trouble} error=${list.error} />
+  return html`<${Section} title=${t("audit")}><${Trouble} error=${list.error} />
     ${
       items.length
-        ? html`<${Scroll} label="Audit"><table><thead><tr><th>When</th><th>Who</th><th>What</th>
-      <th class="wide">Where</th><th class="wide">Before and after</th></tr></thead>
+        ? html`<${Scroll} label=${t("audit")}><table><thead><tr><th>${t("when")}</th><th>${t("who")}</th><th>${t("what")}</th>
+      <th class="wide">${t("where")}</th><th class="wide">${t("before_and_after")}</th></tr></thead>
       <tbody>${items.map(
         (one) => html`<tr key=${one.audit_id}><td class="tight"><${When} at=${one.timestamp} /></td>
         <td>${one.actor}</td><td>${one.action}</td><td class="wide mono">
@@ -322,9 +323,9 @@ function Audit({ settled }) {
         <td class="wide mono">${one.details ? JSON.stringify(one.details) : ""}</td></tr>`,
       )}</tbody></table>
           <//>`
-        : html`<${Empty}>Nothing was changed through the API yet.<//>`
+        : html`<${Empty}>${t("nothing_was_changed_through_the_api")}<//>`
     }
-    ${list.data?.cursor && html`<p class="more"><button onClick=${() => setSize(size + 100)}>More</button></p>`}<//>`;
+    ${list.data?.cursor && html`<p class="more"><button onClick=${() => setSize(size + 100)}>${t("more")}</button></p>`}<//>`;
 }
 
 // What happens, as it happens: the newest first.
@@ -351,5 +352,5 @@ function Happening() {
     });
     return () => (clearTimeout(timer), forget());
   }, []);
-  return html`<${Section} title="What happens"><${EventTable} events=${events} hasJob /><//>`;
+  return html`<${Section} title=${t("what_happens")}><${EventTable} events=${events} hasJob /><//>`;
 }

@@ -1,21 +1,17 @@
 // The last hours and what is expected ahead, in one picture: a bar for each run, on as few lines as they fit on.
+import { said, t } from "../i18n.js";
 import { get } from "../api.js";
 import { html, useLayoutEffect, useRef, useState } from "../lib.js";
 import { useLoad } from "../live.js";
 import { classOf, Section, Status, Trouble, useNow } from "../parts.js";
 import { go } from "../router.js";
-import { clock, duration, named } from "../words.js";
+import { clock, duration, named, span } from "../words.js";
 
 const LANE = 20;
 const MOST_LANES = 12;
 const TOP = 18;
 const RUNS = 500;
-const SPANS = [
-  [0.25, "15 min"],
-  [1, "1 h"],
-  [6, "6 h"],
-  [24, "24 h"],
-];
+const SPANS = [0.25, 1, 6, 24];
 
 export function Timeline({ officeId, hours, queue, setHours }) {
   const concerns = (event) => event.office_id === officeId && event.type.startsWith("job_");
@@ -36,10 +32,10 @@ export function Timeline({ officeId, hours, queue, setHours }) {
   const height = TOP + lanes * LANE + 6;
   const shown = bars.filter((bar) => bar.lane < MOST_LANES && bar.to >= from && bar.from <= until);
   const coming = shown.filter((bar) => bar.isComing).length;
-  const label = `${shown.length - coming} runs in the last ${duration(hours * 3600)}, ${coming} expected in the next ${duration(hours * 1800)}`;
-  return html`<${Section} title="Past and forecast" actions=${SPANS.map(
-    ([value, word]) => html`<button key=${value} aria-pressed=${String(hours === value)}
-      onClick=${() => setHours(value)}>${word}</button>`,
+  const label = t("runs_in_the_last_expected_in", shown.length - coming, duration(hours * 3600), coming, duration(hours * 1800));
+  return html`<${Section} title=${t("past_and_forecast")} actions=${SPANS.map(
+    (value) => html`<button key=${value} aria-pressed=${String(hours === value)}
+      onClick=${() => setHours(value)}>${span(value * 3600)}</button>`,
   )}>
     <${Trouble} error=${past.error} />
     <div ref=${box}>
@@ -55,8 +51,7 @@ export function Timeline({ officeId, hours, queue, setHours }) {
     </div>
     <div class="legend">${["COMPLETED", "FAILED", "SKIPPED", "CANCELLED", "RUNNING"].map((status) => html`<${Status}
       key=${status} status=${status} />`)}
-      <span class="status dim">┄ expected</span>${(past.data || []).length >= RUNS && html`<span
-        class="dim">the newest ${RUNS} runs</span>`}
+      <span class="status dim">${t("expected")}</span>${(past.data || []).length >= RUNS && html`<span class="dim">${t("the_newest_runs", RUNS)}</span>`}
         </div>
   <//>`;
 }
@@ -66,11 +61,11 @@ function Mark({ bar, x, width }) {
   const right = Math.min(width + 4, Math.max(left + 3, x(bar.to)));
   const y = TOP + bar.lane * LANE;
   const room = Math.floor((right - left - 8) / 6.4);
-  const said = `${bar.name}: ${bar.words}`;
+  const told = `${bar.name}: ${bar.words}`;
   return html`<g class=${classOf(bar.status)} onClick=${() => bar.jobId && go(["jobs", bar.jobId])}>
     <rect class="mark ${bar.isComing ? "coming" : bar.status === "RUNNING" ? "solid" : ""}" x=${left} y=${y}
       width=${right - left} height=${LANE - 4}>
-      <title>${said}</title></rect>
+      <title>${told}</title></rect>
     ${
       room > 3 &&
       html`<text class="label" x=${left + 5}
@@ -103,8 +98,8 @@ function collect(runs, queue, now, hours) {
       from,
       to,
       status,
-      name: run.job ? named(run.job) : "run",
-      words: `${status}, ${clock(from)} to ${clock(to)}, ${duration((to - from) / 1000)}`,
+      name: run.job ? named(run.job) : t("run"),
+      words: t("to_2", said("status", status), clock(from), clock(to), duration((to - from) / 1000)),
     });
   }
   for (const job of queue.running) {
@@ -116,7 +111,7 @@ function collect(runs, queue, now, hours) {
       to: now,
       status: "RUNNING",
       name: named(job),
-      words: `runs since ${clock(from)}`,
+      words: t("runs_since", clock(from)),
     });
     const end = Date.parse(job.expected_end);
     if (end > now)
@@ -129,7 +124,7 @@ function collect(runs, queue, now, hours) {
         isComing: true,
         follows: job.job_id,
         name: named(job),
-        words: `expected to end ${clock(end)}`,
+        words: t("expected_to_end", clock(end)),
       });
   }
   const horizon = now + (hours * 3_600_000) / 2;
@@ -146,7 +141,7 @@ function collect(runs, queue, now, hours) {
       status: job.status,
       isComing: true,
       name: named(job),
-      words: `expected ${clock(from)} to ${clock(to)}`,
+      words: t("expected_to", clock(from), clock(to)),
     });
   }
   return packed(bars.sort((one, other) => one.from - other.from));

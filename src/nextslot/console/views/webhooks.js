@@ -1,4 +1,5 @@
 // Webhooks: who is told of what, and what became of each message.
+import { t } from "../i18n.js";
 import { pages, patch, post, remove } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
@@ -30,18 +31,18 @@ export default function Webhooks({ place }) {
   const drop = async (one) => {
     if (
       await ask({
-        title: "Delete this subscription?",
-        text: `${one.url} is told nothing more. What was delivered stays on record.`,
-        action: "Delete it",
+        title: t("delete_this_subscription"),
+        text: t("is_told_nothing_more_what_was", one.url),
+        action: t("delete_it"),
         danger: true,
       })
     )
-      act(() => remove(path(one)), "Deleted.");
+      act(() => remove(path(one)), t("deleted"));
   };
   const rotate = async (one) => {
-    if (!(await ask({ title: "Make another secret?", text: "For a day both sign.", action: "Make it" }))) return;
+    if (!(await ask({ title: t("make_another_secret"), text: t("for_a_day_both_sign"), action: t("make_it") }))) return;
     const made = await act(() => post(`${path(one)}/rotate-secret`));
-    if (made) showSecret(made.secret, "The new secret");
+    if (made) showSecret(made.secret, t("the_new_secret"));
   };
   const rows = html`${items.map(
     (one) => html`<tr key=${one.webhook_id} data-webhook=${one.webhook_id}>
@@ -50,78 +51,78 @@ export default function Webhooks({ place }) {
       html`<br />
       <span class="problem">${one.disabled_reason}</span>`
     }</td>
-    <td class="wide">${one.events.join(", ")}</td><td class="wide">${one.office_id || "all offices"}</td>
-    <td><input type="checkbox" aria-label=${`${one.url} is enabled`} checked=${one.enabled} disabled=${!can("operate")}
-      onChange=${() => act(() => patch(path(one), { enabled: !one.enabled }), one.enabled ? "Disabled." : "Enabled.")} />
+    <td class="wide">${one.events.join(", ")}</td><td class="wide">${one.office_id || t("all_offices")}</td>
+    <td><input type="checkbox" aria-label=${t("is_enabled", one.url)} checked=${one.enabled} disabled=${!can("operate")}
+      onChange=${() => act(() => patch(path(one), { enabled: !one.enabled }), one.enabled ? t("disabled") : t("enabled"))} />
       </td>
     <td class="number">${can("operate") && html`<button
-      onClick=${() => act(() => post(`${path(one)}/test`), "A test is on its way.")}>Test</button> <button
-      onClick=${() => rotate(one)}>Secret…</button> <button class="danger" onClick=${() => drop(one)}>Delete…</button>`}
+      onClick=${() => act(() => post(`${path(one)}/test`), t("a_test_is_on_its_way"))}>${t("test")}</button> <button
+      onClick=${() => rotate(one)}>${t("secret_more")}</button> <button class="danger" onClick=${() => drop(one)}>${t("delete_more")}</button>`}
       </td></tr>`,
   )}`;
   return html`<div class="head">
-    <h1 class="grow">Webhooks</h1>${can("operate") && html`<button class="primary"
-      onClick=${() => add().then(list.again)}>New subscription</button>`}
+    <h1 class="grow">${t("webhooks")}</h1>${can("operate") && html`<button class="primary"
+      onClick=${() => add().then(list.again)}>${t("new_subscription")}</button>`}
     </div>
     <${Trouble} error=${list.error} />
     <${Section} title=${plural(items.length, "subscription")}>
       ${
         items.length
-          ? html`<${Scroll} label="Subscriptions"><table><thead><tr><th>URL</th><th class="wide">Events</th>
-        <th class="wide">Office</th><th>On</th><th><span class="unseen">Actions</span></th></tr></thead><tbody>${rows}
+          ? html`<${Scroll} label=${t("subscriptions")}><table><thead><tr><th>${t("url")}</th><th class="wide">${t("events")}</th>
+        <th class="wide">${t("office")}</th><th>${t("on")}</th><th><span class="unseen">${t("actions")}</span></th></tr></thead><tbody>${rows}
         </tbody></table><//>`
-          : html`<${Empty}>${list.isLoading ? "Loading…" : "None. Jobs and offices may have webhooks of their own."}
+          : html`<${Empty}>${list.isLoading ? t("loading_more") : t("none_jobs_and_offices_may_have")}
             <//>`
       }
     <//>
     ${
       canWhole("read")
-        ? html`<${Deliveries} title="Deliveries" query=${{ status, webhook_id }} actions=${html`
-      <label class="unseen" for="status">Status</label>
+        ? html`<${Deliveries} title=${t("deliveries")} query=${{ status, webhook_id }} actions=${html`
+      <label class="unseen" for="status">${t("status")}</label>
         <select id="status" style=${{ width: "auto" }} onChange=${(event) => set({ status: event.target.value })}>
         ${["", "PENDING", "DELIVERED", "FAILED"].map(
-          (one) => html`<option key=${one} value=${one} selected=${one === status}>${one || "any status"}
+          (one) => html`<option key=${one} value=${one} selected=${one === status}>${one || t("any_status")}
           </option>`,
         )}</select>
-      <label class="unseen" for="of">Subscription</label>
+      <label class="unseen" for="of">${t("subscription")}</label>
         <select id="of" style=${{ width: "auto", maxWidth: "260px" }}
           onChange=${(event) => set({ webhook_id: event.target.value })}>
-        <option value="">all</option>${items.map(
+        <option value="">${t("all_2")}</option>${items.map(
           (
             one,
           ) => html`<option key=${one.webhook_id} value=${one.webhook_id}
             selected=${one.webhook_id === webhook_id}>${one.url}
           </option>`,
         )}</select>`} />`
-        : html`<${Empty}>This key does not see deliveries of the whole scheduler; a job's page does not either.<//>`
+        : html`<${Empty}>${t("this_key_does_not_see_deliveries")}<//>`
     }`;
 }
 
 async function add() {
   const made = await ask({
-    title: "New subscription",
+    title: t("new_subscription"),
     fields: [
-      { name: "url", label: "URL", kind: "url", required: true },
-      ...(me.office_id === null ? [{ name: "office_id", label: "Office (empty: all)" }] : []),
+      { name: "url", label: t("url"), kind: "url", required: true },
+      ...(me.office_id === null ? [{ name: "office_id", label: t("office_empty_all") }] : []),
       ...EVENTS.map((one, index) => ({ name: one, label: one, kind: "checkbox", value: index < 3 })),
     ],
-    action: "Subscribe",
+    action: t("subscribe"),
     work: (answer) => {
       const body = { url: answer.url, events: EVENTS.filter((one) => answer[one]) };
       if (answer.office_id || me.office_id) body.office_id = answer.office_id || me.office_id;
       return post("api/webhooks", body);
     },
-    done: "Subscribed.",
+    done: t("subscribed"),
   });
-  if (made) await showSecret(made.secret, "The secret of this subscription");
+  if (made) await showSecret(made.secret, t("the_secret_of_this_subscription"));
 }
 
 export const showSecret = (secret, title) =>
   ask({
     title,
-    text: "It is shown this once. Keep it where it is used.",
+    text: t("it_is_shown_this_once_keep"),
     body: html`<code class="secret">${secret}
   </code>`,
-    action: "I have it",
+    action: t("i_have_it"),
     only: true,
   });
