@@ -48,10 +48,11 @@ def main() -> None:
 def _chosen(ids: dict[str, str], mode: str) -> dict[str, str]:
     """What the documents show."""
     if mode == "phone":
-        return {"now-phone": "now"}
+        return {"now-phone": "now", "overview-phone": "overview"}
     if mode == "dark":
-        return {"now-dark": "now", "graph-dark": f"groups/{ids['group']}"}
+        return {"overview-dark": "overview", "now-dark": "now", "graph-dark": f"groups/{ids['group']}"}
     return {
+        "overview": "overview",
         "now-light": "now",
         "jobs": "jobs",
         "job": f"jobs/{ids['running']}",
@@ -62,7 +63,10 @@ def _chosen(ids: dict[str, str], mode: str) -> dict[str, str]:
 
 
 def _every_view(ids: dict[str, str]) -> dict[str, str]:
-    views = {name: name for name in ("now", "jobs", "schedules", "groups", "offices", "webhooks", "system", "submit")}
+    views = {
+        name: name
+        for name in ("overview", "now", "jobs", "schedules", "groups", "offices", "webhooks", "system", "submit")
+    }
     return {
         **views,
         "job": f"jobs/{ids['running']}",

@@ -16,6 +16,7 @@ AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text()
 PHONE: Any = {"width": 390, "height": 844}
 
 VIEWS = {
+    "overview": "overview",
     "now": "now",
     "jobs": "jobs",
     "a job that is done": "jobs/{done}",

@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from nextslot import NewJob, Scheduler, extension_api, testing
 from nextslot.errors import Draining
@@ -39,8 +41,12 @@ def live_through_yesterday(folder: Path) -> None:
             await asyncio.sleep(2 * 3600)
             await scheduler.schedules.change(schedule.schedule_id, enabled=False)
 
-    # In a thread: the browser's event loop is on this one.
-    thread = threading.Thread(target=lambda: testing.run(main()))
+    run_in_thread(main())
+
+
+def run_in_thread(work: Coroutine[Any, Any, None]) -> None:
+    """On virtual time, in a thread: the browser's event loop is on this one."""
+    thread = threading.Thread(target=lambda: testing.run(work))
     thread.start()
     thread.join()
 

@@ -8,6 +8,7 @@ import { arrive, link, scrollBack, useHere } from "./router.js";
 
 // Each view is loaded when it is first opened.
 const VIEWS = {
+  overview: [t("overview"), () => import("./views/overview.js")],
   now: [t("now"), () => import("./views/now.js")],
   jobs: [t("jobs"), () => import("./views/jobs.js"), () => import("./views/job.js")],
   schedules: [t("schedules"), () => import("./views/schedules.js"), () => import("./views/schedule.js")],
@@ -93,7 +94,7 @@ function Shell({ forget }) {
     <a class="skip" href="#main"
       onClick=${(event) => (event.preventDefault(), document.getElementById("main").focus())}>${t("to_the_content")}</a>
     <header class="top">
-      <a class="brand" href=${link("now")}><img src="icon.svg" alt="" width="18" height="18" />nextslot</a>
+      <a class="brand" href=${link("overview")}><img src="icon.svg" alt="" width="18" height="18" />nextslot</a>
       <nav aria-label=${t("views")}>${offered.map(
         ([name, [title]]) => html`<a key=${name} href=${link(name)} title=${`g ${letterOf(name)}`}
         aria-current=${place.view === name ? "page" : undefined}>${title}</a>`,
@@ -118,7 +119,7 @@ function Shell({ forget }) {
 const isOffered = (name) => (name === "submit" ? can("submit") : name !== "offices" || hasOffices());
 
 // g and a letter go to a view; / goes to the search.
-const LETTERS = { n: "now", j: "jobs", s: "schedules", g: "groups", o: "offices", w: "webhooks", y: "system", u: "submit" };
+const LETTERS = { v: "overview", n: "now", j: "jobs", s: "schedules", g: "groups", o: "offices", w: "webhooks", y: "system", u: "submit" };
 const letterOf = (name) => Object.keys(LETTERS).find((letter) => LETTERS[letter] === name);
 let awaitsLetter = 0;
 function shortcut(event, offered) {

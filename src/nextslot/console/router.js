@@ -4,7 +4,7 @@ import { useEffect, useMemo, useState } from "./lib.js";
 export function here() {
   const [path, query = ""] = location.hash.replace(/^#/, "").split(/\?(.*)/s);
   const parts = path.split("/").filter(Boolean).map(decoded);
-  return { view: parts[0] || "now", parts: parts.slice(1), query: Object.fromEntries(new URLSearchParams(query)) };
+  return { view: parts[0] || "overview", parts: parts.slice(1), query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
 function decoded(part) {

@@ -69,7 +69,7 @@ async function loaded(signal) {
 }
 
 // A key of one office does not see the status of the scheduler, but the numbers of its office.
-async function own(office_id, signal) {
+export async function own(office_id, signal) {
   const path = `api/offices/${encodeURIComponent(office_id)}/scheduler/stats`;
   const [stats, direct, queued] = await Promise.all([
     get(path, {}, signal),
@@ -80,6 +80,7 @@ async function own(office_id, signal) {
   const free = queued.queue.filter((job) => job.status === "QUEUED").map((job) => job.created_at);
   return {
     office_id,
+    paused: queued.paused_by.includes("office"),
     running: stats.processing,
     queued: stats.ready,
     waiting: stats.pending,
