@@ -25,15 +25,15 @@ NOT_ASKED = {
 # What a verb of one job names by itself, and an item of a list by a key.
 JOB_OWN = ("job_type", "template_id", "params", "key")
 _KINDS = {
-    "resources": "Mapping[str, int] | Sequence[str]", "depends_on": "Sequence[str]", "jobs": "Sequence[NewJob]",
-    "job_types": "list[str]",
+    "resources": "Mapping[str, int] | Sequence[str]", "depends_on": "Sequence[AnyJob]", "jobs": "Sequence[NewJob]",
+    "job_types": "list[str]", "retry_policy": "Json | RetryPolicy",
 }  # fmt: skip
 _ITEM = "One of many: its type or template, its parameters, and the `key` by which others of the request depend on it."
 
 
 def text() -> str:
     """Returns the whole file, with its part made anew."""
-    job = {name: kind.removesuffix(" | None") for name, kind in _asked(NewJob).items() if name not in NOT_ASKED}
+    job = {name: kind for name, kind in _asked(NewJob).items() if name not in NOT_ASKED}
     template = {name: kind for name, kind in _asked(Template).items() if name not in {*NOT_ASKED, "template_id"}}
     schedule = {name: kind for name, kind in _asked(ScheduleFields).items() if name not in NOT_ASKED}
     parts = [

@@ -64,7 +64,7 @@ async def _settings(scheduler: Scheduler) -> None:
     await ops.webhooks.create(DEAD, ["job.run.completed"], office_id="b")
     nightly = await scheduler.templates.create(name="nightly", job_type="work", params={"seconds": 1}, priority=-5)
     old = await scheduler.templates.create(name="old", job_type="work")
-    graph = [{"key": "first", "job_type": "work"}, {"job_type": "work", "depends_on": ["first"]}]
+    graph: Any = [{"key": "first", "job_type": "work"}, {"job_type": "work", "depends_on": ["first"]}]
     pipeline = await scheduler.templates.create(name="pipeline", jobs=graph, webhook={"url": HOOK})
     plans = (("* * * * *", nightly), ("0 3 * * *", nightly), ("*/5 * * * *", old), ("*/4 * * * *", pipeline))
     for cron, template in plans:

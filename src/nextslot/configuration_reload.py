@@ -98,6 +98,7 @@ async def reload(
     # Before the transaction, whose end starts jobs: dispatch must know the new types, and no longer the removed ones.
     before = use_in_memory(scheduler, new, types)
     try:
+        await scheduler.declared_in_configuration.put(scheduler.for_caller(context))
         await scheduler.for_caller(context).settings.apply(
             reloadable_settings(new.settings),
             {one.name: one.before for one in live},

@@ -49,6 +49,29 @@ class Invalid(NextslotError):
         return {"errors": [{"field": p.field, "problem": p.problem} for p in self.problems]}
 
 
+class NotEnded(NextslotError, TimeoutError):
+    """The caller did not want to wait any longer; the job goes on."""
+
+    code = "not_ended"
+
+    def __init__(self, job_id: str, status: str, seconds: float) -> None:
+        super().__init__(
+            f"job {job_id} has not ended after {seconds:g} seconds: it is {status}; wait longer, or ask `why` what it "
+            "waits for"
+        )
+
+
+class RunFailed(NextslotError):
+    """The work of a direct request did not complete."""
+
+    code = "run_failed"
+
+    def __init__(self, job_type: str, status: str, error: str | None) -> None:
+        super().__init__(f"{job_type} ended {status}: {error or 'no reason given'}")
+        self.job_status = status
+        self.error = error
+
+
 class UnknownJobType(Invalid):
     code = "unknown_job_type"
 

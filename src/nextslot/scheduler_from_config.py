@@ -22,6 +22,7 @@ from nextslot.system.disk_space import DiskLimits
 from nextslot.telemetry.meters import ProcessMeters
 
 from .scheduler import Scheduler, default_node
+from .scheduler.declarations import BY_CONFIGURATION, Declarations
 from .scheduler.startup_and_shutdown import offline_closing, using
 from .telemetry import tracing
 
@@ -115,7 +116,17 @@ def use_in_memory(
     for one in scheduler.extensions:
         tables = {name: getattr(settings, name) for name in one.settings()}
         scheduler.attached[one.name].configure(tables, configuration.data)
+    scheduler.declared_in_configuration = _declarations(settings)
     return scheduler.job_types.configure(types)
+
+
+def _declarations(settings: Settings) -> Declarations:
+    made = Declarations(BY_CONFIGURATION)
+    for name, table in settings.templates.items():
+        made.template(name, **table)
+    for name, table in settings.schedules.items():
+        made.schedule(name, **table)
+    return made
 
 
 def _tracer(settings: Settings, node: str) -> tracing.Tracer:

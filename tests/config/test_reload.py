@@ -68,7 +68,7 @@ async def running(scheduler: Scheduler, office_id: str = "default") -> int:
     return len(await scheduler.running(office_id))
 
 
-async def submit(scheduler: Scheduler, count: int, **options: object) -> None:
+async def submit(scheduler: Scheduler, count: int, **options: Any) -> None:
     for _ in range(count):
         await scheduler.submit("work", {"seconds": 100}, **options)
     await testing.settled()

@@ -460,7 +460,7 @@ async def _thousand(server: ServerThread) -> str:
         NewJob(job_type="echo", title=f"node {number}", key=str(number), depends_on=_parents(number))
         for number in range(1000)
     ]
-    group, _ = await scheduler.submit_group(jobs, "parallel", name="thousand")
+    group = await scheduler.submit_group(jobs, "parallel", name="thousand")
     return group.group_id
 
 

@@ -104,7 +104,7 @@ def test_every_option_of_the_scheduler_and_of_a_job_type_is_listed() -> None:
     type_options = {name for cells in table("Job types") for name in names(cells[0])}
 
     assert options == parameters(Scheduler.__init__) - {"url"}
-    derived = {"name", "handler", "is_async", "validator"}
+    derived = {"name", "handler", "is_async", "validator", "signature", "called_as"}
     assert type_options == ({field.name for field in fields(JobType)} | {"isolate"}) - derived
     # What type checkers know of them.
     assert type_options == {*NewJobTypeOptions.__annotations__, "isolate"}

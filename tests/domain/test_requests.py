@@ -28,7 +28,8 @@ from nextslot.domain.request_checks import (
     retry_policy,
 )
 from nextslot.errors import Invalid
-from nextslot.executors.job_types import JobTypes, resource_units, signature_schema
+from nextslot.executors.job_types import JobTypes, resource_units
+from nextslot.executors.signatures import signature_of
 from nextslot.store.tables import column_codec
 from nextslot.system.instant import Instant
 
@@ -325,7 +326,7 @@ def test_a_list_of_resources_means_one_unit_each() -> None:
 def test_a_handlers_parameters_are_named_typed_and_required_by_its_signature() -> None:
     def handler(run: Any, name: str, count: int, ratio: float = 1, *, is_fast: bool = False) -> None: ...
 
-    assert signature_schema(handler) == {
+    assert signature_of(handler).schema == {
         "type": "object",
         "properties": {
             "name": {"type": "string"},
@@ -355,6 +356,7 @@ def test_a_handlers_parameters_are_named_typed_and_required_by_its_signature() -
         (dict[str, int], {"a": 1}, {"a": "b"}),
         (dict, {"a": "b"}, []),
         (list[str | None], ["a", None], [1]),
+        (tuple[int, str], [1, "a"], [1, 2]),
     ],
 )
 def test_an_annotation_says_which_values_fit(hint: Any, fits: object, does_not: object) -> None:
@@ -367,8 +369,8 @@ def test_an_annotation_says_which_values_fit(hint: Any, fits: object, does_not: 
     assert [problem.field for problem in job_type.problems({"value": does_not})] != []
 
 
-@pytest.mark.parametrize("hint", [Any, object, complex, tuple[int, str]])
-def test_an_annotation_that_JSON_cannot_say_allows_everything(hint: Any) -> None:
+@pytest.mark.parametrize("hint", [Any, object])
+def test_an_annotation_that_says_nothing_allows_everything(hint: Any) -> None:
     def handler(run: Any, value: Any) -> None: ...
 
     handler.__annotations__["value"] = hint
@@ -390,17 +392,16 @@ def test_an_object_with_a_call_method_is_a_handler_too() -> None:
     class Handler:
         def __call__(self, run: Any, count: int) -> None: ...
 
-    assert signature_schema(Handler())["properties"] == {"count": {"type": "integer"}}
+    assert signature_of(Handler()).schema["properties"] == {"count": {"type": "integer"}}
 
 
-def nothing() -> None: ...
 def only_named(*, run: Any) -> None: ...
 def only_keywords(**run: Any) -> None: ...
 def positional(run: Any, value: Any, /) -> None: ...
 def several(run: Any, *values: Any) -> None: ...
 
 
-@pytest.mark.parametrize("handler", [nothing, only_named, only_keywords, positional, several])
+@pytest.mark.parametrize("handler", [only_named, only_keywords, positional, several])
 def test_a_function_that_cannot_be_called_as_a_handler_is_refused(handler: Callable[..., Any]) -> None:
     with pytest.raises(Invalid, match="handler"):
         JobTypes().register("wrong", handler)

@@ -328,7 +328,8 @@ async def test_params_of_a_queued_job_are_checked_again_and_used(tmp_path: Path)
         await scheduler.submit("work", {"seconds": 10})
         job = await scheduler.submit("work", {"seconds": 1, "x": 1})
 
-        for wrong in ({"seconds": "soon"}, {"x": float("nan")}, [1], {"x": "y" * 300_000}):
+        several: Any = ({"seconds": "soon"}, {"x": float("nan")}, [1], {"x": "y" * 300_000})
+        for wrong in several:
             with pytest.raises(Invalid) as refused:
                 await scheduler.change(job.job_id, params=wrong)
             assert refused.value.problems[0].field.startswith("params")

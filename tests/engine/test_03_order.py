@@ -480,7 +480,8 @@ async def test_other_content_with_a_used_key_is_refused(tmp_path: Path) -> None:
     async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"a": 1}, idempotency_key="k")
 
-        for params, options in (({"a": 2}, {}), ({"a": True}, {}), ({}, {}), ({"a": 1}, {"priority": 1})):
+        others: Any = (({"a": 2}, {}), ({"a": True}, {}), ({}, {}), ({"a": 1}, {"priority": 1}))
+        for params, options in others:
             with pytest.raises(IdempotencyMismatch, match="'k'") as refused:
                 await scheduler.submit("work", params, idempotency_key="k", **options)
             assert refused.value.code == "idempotency_mismatch"
@@ -531,7 +532,7 @@ async def test_a_key_is_for_one_office_and_one_route(tmp_path: Path) -> None:
             (await scheduler.submit("work", idempotency_key="k")).job_id,
             (await scheduler.submit("work", office_id="o", idempotency_key="k")).job_id,
             (await scheduler.submit_many([NewJob(job_type="work")], idempotency_key="k"))[0].job_id,
-            (await scheduler.submit_group([NewJob(job_type="work")], idempotency_key="k"))[1][0].job_id,
+            (await scheduler.submit_group([NewJob(job_type="work")], idempotency_key="k")).jobs[0].job_id,
         ] == made
 
 

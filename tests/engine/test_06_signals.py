@@ -196,7 +196,7 @@ async def test_only_those_who_are_named_may_answer(tmp_path: Path) -> None:
 
 async def test_what_cannot_be_a_wait_or_an_answer_is_refused_with_a_sentence(tmp_path: Path) -> None:
     async with counted_scheduler(tmp_path) as scheduler:
-        for wait, sentence in [
+        several: list[tuple[Any, str]] = [
             ({}, "await_signal.name is null"),
             ({"name": "a/b"}, "slash"),
             ({"name": "a", "deadline": 3}, "has no part 'deadline'"),
@@ -204,7 +204,8 @@ async def test_what_cannot_be_a_wait_or_an_answer_is_refused_with_a_sentence(tmp
             ({"name": "a", "on_deadline": "maybe"}, "'approve', 'reject' or 'fail'"),
             ({"name": "a", "answered_by": "ada"}, "not a list of texts"),
             ("deploy", "a JSON object"),
-        ]:
+        ]
+        for wait, sentence in several:
             with pytest.raises(Invalid) as error:
                 await scheduler.submit("work", await_signal=wait)
             assert sentence in str(error.value)

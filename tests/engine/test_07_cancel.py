@@ -344,7 +344,7 @@ def test_the_next_start_goes_on_with_a_cancel_that_a_crash_interrupted(tmp_path:
         assert (await scheduler.group(group.group_id)).ended < len(members)
         await testing.crash(scheduler)
         cancel.cancel()
-        return group.group_id
+        return str(group.group_id)
 
     async def next_start(group_id: str) -> None:
         async with new_scheduler(tmp_path) as scheduler:

@@ -21,7 +21,7 @@ from tests.support import history, named, new_scheduler, running_scheduler
 
 HOOK = "http://127.0.0.1:9/hook"
 # Two side by side, and one after both.
-GRAPH: list[dict[str, Any]] = [
+GRAPH: Any = [
     {"key": "a", "job_type": "work", "params": {"seconds": 10}},
     {"key": "b", "job_type": "work", "params": {"seconds": 20}},
     {"key": "c", "job_type": "work", "depends_on": ["a", "b"], "title": "the last"},

@@ -272,11 +272,8 @@ async def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid) as refused:
             await new_schedule(scheduler, "x", timezone="y", overlap="z")
-        with pytest.raises(Invalid) as empty:
-            await scheduler.schedules.create()
 
         assert [problem.field for problem in refused.value.problems] == ["cron_expression", "timezone", "overlap"]
-        assert [problem.field for problem in empty.value.problems] == ["template_id", "name", "cron_expression"]
 
 
 # Downtime.
@@ -625,7 +622,7 @@ def test_times_while_disabled_are_accounted_for_after_a_restart_too(tmp_path: Pa
 
 
 @pytest.mark.parametrize("change", [{"cron_expression": "45 * * * *"}, {"timezone": "Asia/Kathmandu"}])
-async def test_DEC_010_a_change_applies_to_the_next_occurrence(tmp_path: Path, change: dict[str, str]) -> None:
+async def test_DEC_010_a_change_applies_to_the_next_occurrence(tmp_path: Path, change: Any) -> None:
     """Kathmandu is 5:45 ahead: its half hours are our quarters."""
     async with running_scheduler(tmp_path) as scheduler:
         schedule = await new_schedule(scheduler, "30 * * * *")
@@ -1042,7 +1039,7 @@ async def test_a_name_is_given_once_in_its_office_until_its_schedule_is_deleted(
 async def test_a_schedule_that_is_put_by_its_name_is_created_then_made_what_the_fields_say(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         template = await scheduler.templates.create(name="t", job_type="work")
-        asked = {"template_id": template.template_id, "cron_expression": "0 6 * * *"}
+        asked: Any = {"template_id": template.template_id, "cron_expression": "0 6 * * *"}
 
         made, is_new = await scheduler.schedules.put("nightly", **asked, priority=5, overlap="skip")
         await scheduler.schedules.change(made.schedule_id, enabled=False)
@@ -1054,13 +1051,13 @@ async def test_a_schedule_that_is_put_by_its_name_is_created_then_made_what_the_
         # Who has disabled it decides when it goes on, not who deploys it anew.
         assert (again.enabled, again.next_trigger_at) == (False, None)
         with pytest.raises(Invalid, match="template_id"):
-            await scheduler.schedules.put("nightly", cron_expression="0 6 * * *")
+            await scheduler.schedules.put("nightly", "nobody", cron_expression="0 6 * * *")
 
 
 async def test_of_two_who_put_one_name_at_once_the_second_changes_what_the_first_has_made(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         template = await scheduler.templates.create(name="t", job_type="work")
-        asked = {"template_id": template.template_id, "cron_expression": "@daily"}
+        asked: Any = {"template_id": template.template_id, "cron_expression": "@daily"}
 
         both = await asyncio.gather(*(scheduler.schedules.put("nightly", **asked) for _ in range(2)))
 

@@ -37,7 +37,7 @@ def register_copy(scheduler: Scheduler) -> None:
 
 async def test_a_template_keeps_what_it_was_given(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
-        given = {
+        given: Any = {
             "name": "nightly",
             "job_type": "work",
             "params": {"seconds": 2},
@@ -87,9 +87,9 @@ async def test_a_wrong_field_is_named_and_nothing_is_stored(tmp_path: Path, fiel
 async def test_what_is_missing_is_named(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         with pytest.raises(Invalid) as refused:
-            await scheduler.templates.create(description="nothing else")
+            await scheduler.templates.create("nothing else")
 
-        assert [problem.field for problem in refused.value.problems] == ["name", "job_type"]
+        assert [problem.field for problem in refused.value.problems] == ["job_type"]
 
 
 async def test_a_template_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_two_offices_may_have_templates_of_one_name(tmp_path: Path) -> Non
         await scheduler.offices.create("web")
 
         ours, _ = await scheduler.templates.put("nightly", job_type="work")
-        theirs, is_new = await scheduler.templates.put("nightly", "web", job_type="work")
+        theirs, is_new = await scheduler.templates.put("nightly", "work", office_id="web")
 
         assert is_new
         assert (ours.office_id, theirs.office_id) == ("default", "web")
@@ -308,9 +308,8 @@ async def test_null_takes_a_field_back_to_its_default(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         template = await new_template(scheduler, params={"a": 1}, priority=3, timeout_seconds=5, resources=["gpu"])
 
-        changed = await scheduler.templates.change(
-            template.template_id, params=None, priority=None, timeout_seconds=None, resources=None
-        )
+        nothing: Any = dict.fromkeys(("params", "priority", "timeout_seconds", "resources"))
+        changed = await scheduler.templates.change(template.template_id, **nothing)
 
         assert (changed.params, changed.priority, changed.timeout_seconds, changed.resources) == ({}, 0, None, None)
 

@@ -150,9 +150,9 @@ async def test_no_answer_shows_the_part_of_a_chats_url_that_lets_others_write_th
     async with running_scheduler(tmp_path, sender=Mailbox()) as scheduler:
         office = await scheduler.offices.create("o", webhook=webhook)
         subscribed, _ = await scheduler.webhooks.create(URLS[chat] + "?wait=secret", office_id="o", format=chat)
-        fields = {"name": "one", "job_type": "work", "webhook": webhook, "office_id": "o"}
+        fields: Any = {"name": "one", "job_type": "work", "webhook": webhook, "office_id": "o"}
         one = await scheduler.templates.create(**fields)
-        jobs = [{"job_type": "work", "webhook": webhook}]
+        jobs: Any = [{"job_type": "work", "webhook": webhook}]
         several = await scheduler.templates.create(name="several", jobs=jobs, office_id="o")
         job = await scheduler.submit("work", webhook=webhook, office_id="o")
         await scheduler.wait(job.job_id)

@@ -148,7 +148,7 @@ NEW_WORK: dict[str, Callable[[Scheduler], Awaitable[object]]] = {
     "a direct request": lambda scheduler: scheduler.run_direct("work"),
     "a stream": lambda scheduler: anext(scheduler.stream_direct("work")),
     "a schedule": lambda scheduler: scheduler.schedules.create(
-        name="often", cron_expression="* * * * *", template=NewJob(job_type="work")
+        name="often", cron_expression="* * * * *", template_id="any"
     ),
     "failed jobs again": lambda scheduler: scheduler.bulk.retry(all=True),
 }

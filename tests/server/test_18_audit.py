@@ -281,7 +281,7 @@ class World:
         return run.run_id
 
     async def group(self) -> str:
-        group, _ = await self.scheduler.submit_group([NewJob(job_type="echo", office_id="quiet")])
+        group = await self.scheduler.submit_group([NewJob(job_type="echo", office_id="quiet")])
         return group.group_id
 
     async def direct(self) -> str:

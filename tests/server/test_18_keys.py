@@ -114,7 +114,7 @@ async def test_no_template_or_schedule_makes_jobs_of_types_that_a_key_or_its_off
 ) -> None:
     async with neighbours(tmp_path, "a") as (server, keys):
         kept = await server.scheduler.templates.create(name="kept", job_type="fail", office_id="a")
-        cron = {"template_id": kept.template_id, "cron_expression": "* * * * *", "office_id": "a"}
+        cron: Any = {"template_id": kept.template_id, "cron_expression": "* * * * *", "office_id": "a"}
         off = await server.scheduler.schedules.create(name="off", enabled=False, **cron)
         _, text = await made(server, **({"job_types": ["echo"]} if limits == "key" else {}))
         if limits == "office":

@@ -68,7 +68,7 @@ async def test_detached_work_outlasts_its_reservation_though_its_caller_hung_up_
     tmp_path: Path,
 ) -> None:
     async with running_scheduler(tmp_path) as scheduler:
-        wanted = {"timeout_seconds": 2000.0, "detach": True, "direct_id": "long"}
+        wanted: Any = {"timeout_seconds": 2000.0, "detach": True, "direct_id": "long"}
         caller = asyncio.ensure_future(scheduler.run_direct("work", {"seconds": 1500}, **wanted))
         await asyncio.sleep(0)
 

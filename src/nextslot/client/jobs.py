@@ -1,15 +1,18 @@
 """The verbs of jobs and of the queue. `verbs.py` adds the rest."""
 
 import secrets
+import time
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from nextslot.errors import TooManyJobs
+from nextslot import domain
+from nextslot.domain import AnyJob, id_of
+from nextslot.errors import NotEnded, TooManyJobs
 
 from .binding import Operation, StreamOperation, Subject, Way, stream_verb, verb
 from .keyword_arguments import JobChanges, JobFilter, JobOptions, NewJob
 from .request_retries import RequestRetries, asked
-from .requests import create, get, given, paged, part, patch, post, put, texts
+from .requests import bodies, create, get, given, paged, part, patch, post, put, texts
 from .values import (
     Cancelled,
     DryRun,
@@ -45,7 +48,7 @@ class JobVerbs(Subject[Way]):
         **options: Unpack[JobOptions],
     ) -> Operation[Job]:
         """Puts a job into the queue; the job is stored when this returns."""
-        body = {"job_type": job_type, "params": params or {}, **options}
+        body = {"job_type": job_type, "params": params or {}, **given(**options)}
         return self._ask(create("/api/jobs", body, idempotency_key), Job.read)
 
     @verb
@@ -53,7 +56,7 @@ class JobVerbs(Subject[Way]):
         self, job_type: str, params: Json | None = None, *, wait_seconds: float = 5, **options: Unpack[JobOptions]
     ) -> Operation[DryRun]:
         """Checks a job as `submit` would, and returns what it would wait for and when it would run; stores nothing."""
-        body = {"job_type": job_type, "params": params or {}, **options}
+        body = {"job_type": job_type, "params": params or {}, **given(**options)}
         query = texts({"wait_seconds": wait_seconds})
         return self._ask(post("/api/jobs/dry-run", body, query=query, is_repeatable=True), DryRun.read)
 
@@ -67,17 +70,19 @@ class JobVerbs(Subject[Way]):
         **options: Unpack[JobOptions],
     ) -> Operation[Job]:
         """Puts a job of a template into the queue; given parameters override those of the template."""
-        body = {"template_id": template_id, "params": params or {}, **options}
+        body = {"template_id": template_id, "params": params or {}, **given(**options)}
         return self._ask(create("/api/jobs", body, idempotency_key), Job.read)
 
     @verb
-    async def submit_many(self, jobs: Sequence[NewJob], *, idempotency_key: str | None = None) -> tuple[Job, ...]:
+    async def submit_many(
+        self, jobs: Sequence[NewJob | domain.NewJob], *, idempotency_key: str | None = None
+    ) -> list[Job]:
         """Submits many jobs, all or none; they may depend on each other by `key`.
 
         With a key of one office, which may send fewer at once (quota `batch_jobs`), jobs without a `key` go in several
         requests, each of them all or none. The same idempotency key continues after a failure.
         """
-        wanted, key = list(jobs), idempotency_key or secrets.token_hex(16)
+        wanted, key = bodies(jobs), idempotency_key or secrets.token_hex(16)
         try:
             return await self._batch(wanted, key)
         except TooManyJobs as error:
@@ -87,15 +92,16 @@ class JobVerbs(Subject[Way]):
         made: list[Job] = []
         for number, some in enumerate(parts, 1):
             made += await self._batch(some, f"{key}/{number}")
-        return tuple(made)
+        return made
 
-    def _batch(self, jobs: list[NewJob], idempotency_key: str) -> Operation[tuple[Job, ...]]:
-        return self._items(create("/api/jobs/batch", {"jobs": jobs}, idempotency_key), Job)
+    def _batch(self, jobs: list[Json], idempotency_key: str) -> Operation[list[Job]]:
+        request = create("/api/jobs/batch", {"jobs": jobs}, idempotency_key)
+        return self._ask(request, lambda json: [Job.read(one) for one in json["items"]])
 
     @verb
-    def job(self, job_id: str) -> Operation[JobDetail]:
+    def job(self, job: AnyJob) -> Operation[JobDetail]:
         """Returns a job with its run and its whole chain."""
-        return self._ask(get(f"/api/jobs/{part(job_id)}"), JobDetail.read)
+        return self._ask(get(f"/api/jobs/{part(id_of(job))}"), JobDetail.read)
 
     @stream_verb
     def jobs(self, **filter: Unpack[JobFilter]) -> StreamOperation[Job]:
@@ -109,15 +115,15 @@ class JobVerbs(Subject[Way]):
         return self._page(Job, "/api/jobs", limit, cursor, **filter)
 
     @verb
-    def change(self, job_id: str, **changes: Unpack[JobChanges]) -> Operation[Job]:
+    def change(self, job: AnyJob, **changes: Unpack[JobChanges]) -> Operation[Job]:
         """Changes a job that has not started (INV-001)."""
-        return self._ask(patch(f"/api/jobs/{part(job_id)}", changes), Job.read)
+        return self._ask(patch(f"/api/jobs/{part(id_of(job))}", changes), Job.read)
 
     @verb
-    def cancel(self, job_id: str, reason: str | None = None, interrupt: bool | None = None) -> Operation[Job]:
+    def cancel(self, job: AnyJob, reason: str | None = None, interrupt: bool | None = None) -> Operation[Job]:
         """Cancels a job: at once if it has not started; else it is asked to stop or finishes, by its office's mode."""
         body = given(reason=reason, interrupt=interrupt)
-        return self._ask(post(f"/api/jobs/{part(job_id)}/cancel", body), Job.read)
+        return self._ask(post(f"/api/jobs/{part(id_of(job))}/cancel", body), Job.read)
 
     @verb
     def cancel_many(
@@ -144,39 +150,39 @@ class JobVerbs(Subject[Way]):
     @verb
     def move(
         self,
-        job_id: str,
+        job: AnyJob,
         *,
         to: str | None = None,
-        before: str | None = None,
-        after: str | None = None,
+        before: AnyJob | None = None,
+        after: AnyJob | None = None,
         place: int | None = None,
     ) -> Operation[Job]:
         """Moves a job to the `front` or `back`, before or after a job, or to a place of its office's queue."""
         body = given(to=to, before=before, after=after, place=place)
-        return self._ask(post(f"/api/jobs/{part(job_id)}/move", body), Job.read)
+        return self._ask(post(f"/api/jobs/{part(id_of(job))}/move", body), Job.read)
 
     @verb
     def signal(
-        self, job_id: str, name: str, payload: Any = None, answer: str = "approve", signal_id: str | None = None
+        self, job: AnyJob, name: str, payload: Any = None, answer: str = "approve", signal_id: str | None = None
     ) -> Operation[Signal]:
         """Answers the signal that a job waits for: `approve` or `reject`. An answer that comes early is kept."""
         body = {"answer": answer, "payload": payload, **given(signal_id=signal_id)}
-        return self._ask(post(f"/api/jobs/{part(job_id)}/signals/{part(name)}", body), Signal.read)
+        return self._ask(post(f"/api/jobs/{part(id_of(job))}/signals/{part(name)}", body), Signal.read)
 
     @verb
-    def signals(self, job_id: str) -> Operation[tuple[Signal, ...]]:
+    def signals(self, job: AnyJob) -> Operation[tuple[Signal, ...]]:
         """Lists the answers that the chain of a job got, and those that are kept for it."""
-        return self._items(get(f"/api/jobs/{part(job_id)}/signals"), Signal)
+        return self._items(get(f"/api/jobs/{part(id_of(job))}/signals"), Signal)
 
     @verb
-    def why(self, job_id: str, wait_seconds: float = 5) -> Operation[Why]:
+    def why(self, job: AnyJob, wait_seconds: float = 5) -> Operation[Why]:
         """Explains why a job is not running, and when it will if a forecast is there within `wait_seconds`."""
-        return self._ask(get(f"/api/jobs/{part(job_id)}/why", {"wait_seconds": wait_seconds}), Why.read)
+        return self._ask(get(f"/api/jobs/{part(id_of(job))}/why", {"wait_seconds": wait_seconds}), Why.read)
 
     @verb
     def rerun(
         self,
-        job_id: str,
+        job: AnyJob,
         params: Json | None = None,
         priority: int | None = None,
         *,
@@ -184,29 +190,34 @@ class JobVerbs(Subject[Way]):
     ) -> Operation[Job]:
         """Submits a new job like an ended one, with a chain of its own."""
         body = given(params=params, priority=priority)
-        return self._ask(create(f"/api/jobs/{part(job_id)}/rerun", body, idempotency_key), Job.read)
+        return self._ask(create(f"/api/jobs/{part(id_of(job))}/rerun", body, idempotency_key), Job.read)
 
     @verb
-    async def wait(self, job_id: str) -> Ended:
-        """Waits until the chain of a job has ended, retries included; also over a restart of the server."""
-        async for job in self._looks(job_id):
-            if has_ended(job):
-                return Ended(job)
+    async def wait(self, job: AnyJob, timeout: float | None = None) -> Ended:
+        """Waits until the chain of a job has ended, retries included; also over a restart of the server. Raises
+        NotEnded after `timeout` seconds.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        async for last in self._looks(id_of(job), until):
+            if has_ended(last):
+                return Ended(last)
+            if until is not None and time.monotonic() >= until:
+                raise NotEnded(id_of(job), last.status, timeout or 0)
         raise AssertionError("the last job of a chain has ended")
 
     @stream_verb
-    def watch(self, job_id: str) -> StreamOperation[JobDetail]:
+    def watch(self, job: AnyJob) -> StreamOperation[JobDetail]:
         """Yields the last job of a chain again and again until the chain has ended."""
-        return self._looks(job_id)
+        return self._looks(id_of(job))
 
-    async def _looks(self, job_id: str) -> StreamOperation[JobDetail]:
+    async def _looks(self, job_id: str, until: float | None = None) -> StreamOperation[JobDetail]:
         retries, pause = self._retries, FIRST_LOOK_SECONDS
         while True:
             job = await self._last_of(job_id, retries)
             yield job
             if has_ended(job):
                 return
-            await self._transport.sleep(pause)
+            await self._transport.sleep(pause if until is None else max(0, min(pause, until - time.monotonic())))
             retries, pause = retries.patient(), min(pause * 1.5, LONGEST_LOOK_SECONDS)
 
     async def _last_of(self, job_id: str, retries: RequestRetries) -> JobDetail:
@@ -236,9 +247,9 @@ class JobVerbs(Subject[Way]):
         return self._ask(get("/api/queue", query), Queue.read)
 
     @verb
-    def reorder(self, job_ids: Sequence[str]) -> Operation[Queue]:
+    def reorder(self, job_ids: Sequence[AnyJob]) -> Operation[Queue]:
         """Puts these jobs, in this order, into the places that they hold now."""
-        return self._ask(put("/api/queue/order", {"job_ids": list(job_ids)}), Queue.read)
+        return self._ask(put("/api/queue/order", {"job_ids": [id_of(one) for one in job_ids]}), Queue.read)
 
     @verb
     def pause(

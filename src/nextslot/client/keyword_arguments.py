@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TypedDict
 
+from nextslot.domain import AnyJob, RetryPolicy
+from nextslot.system.instant import Instant
+
 from .values import Json
 
-# A time with a zone, or its RFC 3339 text; an `Instant` prints as one.
-Time = datetime | str
+# A time with a zone, or its RFC 3339 text.
+Time = datetime | str | Instant
 # One value, or several.
 Values = str | Sequence[str]
 
@@ -22,10 +25,10 @@ class JobChanges(TypedDict, total=False):
 
 class DirectOptions(TypedDict, total=False):
     wait_timeout_seconds: float
-    timeout_seconds: float
+    timeout_seconds: float | None
     detach: bool
-    direct_id: str
-    webhook: Json
+    direct_id: str | None
+    webhook: Json | None
     office_id: str
 
 
@@ -39,32 +42,32 @@ class WebhookChanges(TypedDict, total=False):
 
 # From here on, scripts/make_keyword_arguments.py writes this file from the declarations in `domain`.
 class JobOptions(TypedDict, total=False):
-    scheduled_for: Time
-    expires_at: Time
-    role: str
-    task_id: str
-    title: str
-    timeout_seconds: float
-    stall_timeout_seconds: float
-    webhook: Json
-    await_signal: Json
-    unique_key: str
+    scheduled_for: Time | None
+    expires_at: Time | None
+    role: str | None
+    task_id: str | None
+    title: str | None
+    timeout_seconds: float | None
+    stall_timeout_seconds: float | None
+    webhook: Json | None
+    await_signal: Json | None
+    unique_key: str | None
     office_id: str
-    priority: int
+    priority: int | None
     urgent: bool
-    depends_on: Sequence[str]
-    on_dependency_failure: str
-    resources: Mapping[str, int] | Sequence[str]
-    retry_policy: Json
+    depends_on: Sequence[AnyJob]
+    on_dependency_failure: str | None
+    resources: Mapping[str, int] | Sequence[str] | None
+    retry_policy: Json | RetryPolicy | None
 
 
 class NewJob(JobOptions, total=False):
     """One of many: its type or template, its parameters, and the `key` by which others of the request depend on it."""
 
-    template_id: str
-    job_type: str
+    template_id: str | None
+    job_type: str | None
     params: Json
-    key: str
+    key: str | None
 
 
 class JobFilter(TypedDict, total=False):
@@ -117,7 +120,7 @@ class TemplatePutOptions(TypedDict, total=False):
     params: Json
     priority: int
     timeout_seconds: float | None
-    retry_policy: Json | None
+    retry_policy: Json | RetryPolicy | None
     resources: Mapping[str, int] | Sequence[str] | None
     webhook: Json | None
     description: str | None

@@ -2,15 +2,19 @@
 
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 from urllib.parse import quote
 
 import orjson
 
+from nextslot.domain import JobFields, NewJob
+from nextslot.domain.bounds import must_be
+from nextslot.domain.declared_values import Value
 from nextslot.errors import Invalid
 
+_PASSED_ON = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS
 # How long to wait for the answer to an ordinary request.
 ANSWER_SECONDS = 30.0
 
@@ -33,7 +37,7 @@ class Request:
     def content(self) -> bytes | None:
         if self.body is None:
             return None
-        made = orjson.dumps(self.body, default=_plain, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
+        made = orjson.dumps(self.body, default=_plain, option=_PASSED_ON)
         # orjson writes null for NaN and infinity.
         if b"null" in made and not _is_finite(self.body):
             raise Invalid("the request has NaN or an infinite number, which JSON cannot express; send text instead")
@@ -115,6 +119,17 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def bodies(jobs: Sequence[Mapping[str, Any] | NewJob]) -> list[Mapping[str, Any]]:
+    """Returns jobs of a request as JSON; a value says what differs from its defaults."""
+    if isinstance(jobs, (str, Mapping)) or not isinstance(jobs, Sequence):
+        raise Invalid(must_be(jobs, "a list of jobs"), field="jobs")
+    return [_said(one) if isinstance(one, NewJob) else one for one in jobs]
+
+
+def _said(job: NewJob) -> dict[str, Any]:
+    return {name: value for name, value in job.__dict__.items() if value != NewJob._defaults.get(name)}
+
+
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -135,6 +150,12 @@ def _is_finite(value: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     """Converts for JSON what orjson does not know, and subclasses of what it knows."""
+    if isinstance(value, JobFields):
+        return value.job_id
+    if isinstance(value, Value):
+        return value.to_dict()
+    if is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
     if hasattr(value, "as_datetime"):  # An Instant; it prints as the API writes times.
         return str(value)
     if hasattr(value, "isoformat"):

@@ -250,7 +250,7 @@ class Schedule(ClientValue, domain.ScheduleFields[datetime]):
 
 class Upcoming(ClientValue):
     utc: datetime
-    local: str
+    local: datetime
 
 
 class Preview(ClientValue):

@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, Unpack
 from urllib.parse import quote
 
+from nextslot import domain
+
 from . import streams
 from .binding import Operation, StreamOperation, Way, stream_verb, verb
 from .jobs import JobVerbs
 from .keyword_arguments import DirectOptions, EventFilter, NewJob, RunFilter, Values
 from .request_retries import RequestRetries, asked
-from .requests import Request, create, get, given, part, post, put, texts
+from .requests import Request, bodies, create, get, given, part, post, put, texts
 from .streams import End, Message
 from .subjects import Keys, Nodes, Quotas, Schedules, Stats, Templates, Webhooks
 from .values import (
@@ -132,7 +134,7 @@ class Verbs(JobVerbs[Way]):
     @verb
     def submit_group(
         self,
-        jobs: Sequence[NewJob],
+        jobs: Sequence[NewJob | domain.NewJob],
         mode: str = "sequential",
         on_failure: str = "stop",
         name: str | None = None,
@@ -141,7 +143,7 @@ class Verbs(JobVerbs[Way]):
         idempotency_key: str | None = None,
     ) -> Operation[GroupDetail]:
         """Submits jobs as a group, one after the other (`sequential`) or at the same time (`parallel`)."""
-        body = {"jobs": list(jobs), "mode": mode, "on_failure": on_failure, **given(name=name, webhook=webhook)}
+        body = {"jobs": bodies(jobs), "mode": mode, "on_failure": on_failure, **given(name=name, webhook=webhook)}
         return self._ask(create("/api/job-groups", body, idempotency_key), GroupDetail.read)
 
     @verb
@@ -284,7 +286,7 @@ class Verbs(JobVerbs[Way]):
 
 def _direct(job_type: str, params: Json | None, options: DirectOptions) -> Request:
     # The answer may take hours.
-    return post(f"/api/direct/{part(job_type)}", {"params": params or {}, **options}, answer_seconds=None)
+    return post(f"/api/direct/{part(job_type)}", {"params": params or {}, **given(**options)}, answer_seconds=None)
 
 
 def _update(message: Message) -> Update:

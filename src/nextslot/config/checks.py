@@ -10,6 +10,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from nextslot import extension_api
+from nextslot.client.keyword_arguments import ScheduleOptions, TemplateOptions
+from nextslot.domain import cron
 from nextslot.engine.settings.office_settings import settings_problems
 from nextslot.errors import Invalid
 from nextslot.executors.job_type_catalog import check_job_type
@@ -18,6 +20,9 @@ from .fields import table_of
 from .settings import OfficeTable, Section, settings_class
 
 Found = tuple[tuple[str, ...], str]
+
+TEMPLATE = frozenset({"job_type", *TemplateOptions.__annotations__})
+SCHEDULE = frozenset({"template", "cron_expression", *ScheduleOptions.__annotations__})
 
 _TYPES = {
     "bool_type": "is neither true nor false; write one of them",
@@ -75,6 +80,17 @@ def table_problems(values: Mapping[str, Any], data: Path) -> Iterator[Found]:
         if "handler" in table and str(data) not in sys.path:
             sys.path.append(str(data))  # Find modules beside the configuration, after the installed ones.
         yield from _problems(("job_types", name), lambda t=table: check_job_type(t, data))
+    for name, table in _tables(values, "templates"):
+        yield from _unknown(("templates", name), table, TEMPLATE)
+    for name, table in _tables(values, "schedules"):
+        yield from _unknown(("schedules", name), table, SCHEDULE)
+        if table.get("template") not in (values.get("templates") or {}):
+            yield ("schedules", name, "template"), "is not the name of a [templates.NAME] table; write one"
+        expression, zone = table.get("cron_expression"), table.get("timezone", "UTC")
+        if not isinstance(expression, str) or not isinstance(zone, str):
+            yield ("schedules", name, "cron_expression"), 'is missing, or not a text; write for example "0 7 * * *"'
+        else:
+            yield from _problems(("schedules", name), lambda e=expression, z=zone: cron.parse(e, z))
     for name, table in _tables(values, "offices"):
         office = _valid(OfficeTable, table)
         if office is not None:
@@ -87,6 +103,13 @@ def table_problems(values: Mapping[str, Any], data: Path) -> Iterator[Found]:
             yield ("extensions", "disabled"), f"there is no extension {name!r}; there are: {there}"
     for one in extension_api.find_all():
         yield from one.setting_problems(values, data)
+
+
+def _unknown(path: tuple[str, ...], table: Mapping[str, Any], known: frozenset[str]) -> Iterator[Found]:
+    for name in sorted(table.keys() - known):
+        close = difflib.get_close_matches(name, known, n=1)
+        there = f"did you mean {close[0]}?" if close else f"there are: {', '.join(sorted(known))}"
+        yield (*path, name), f"there is no such setting; {there}"
 
 
 def _tables(values: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:

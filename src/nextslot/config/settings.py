@@ -318,6 +318,15 @@ class Settings(Section):
         default={},
         description="A command, or a Python function as `handler`; see [commands](commands.md#settings).",
     )
+    # Their fields are those of the requests that put them.
+    templates: dict[str, dict[str, Any]] = Field(
+        default={},
+        description="Templates that each start puts, by name; see [schedules](schedules.md#declared-in-code).",
+    )
+    schedules: dict[str, dict[str, Any]] = Field(
+        default={},
+        description="Schedules that each start puts, by name: `template`, `cron_expression`, `timezone`, ….",
+    )
     offices: dict[str, OfficeTable] = {}
     webhooks: WebhookTable = WebhookTable()
     retention: RetentionSettings = RetentionSettings()

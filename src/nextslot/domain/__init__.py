@@ -10,10 +10,11 @@ from .direct import Direct, DirectFields, DirectStatus, Reservation
 from .events import Event
 from .failures import RETRYABLE, Backoff, Decision, FailureKind, RetryPolicy
 from .forecast import Confidence, Expected, Forecast, Reason, Why
-from .groups import Group, GroupMode, GroupStatus, NewGroup, OnFailure
+from .groups import Group, GroupDetail, GroupMode, GroupStatus, NewGroup, OnFailure
 from .jobs import (
     DEFAULT_OFFICE,
     TRANSITIONS,
+    AnyJob,
     CancelMode,
     ChainEnd,
     Job,
@@ -22,6 +23,7 @@ from .jobs import (
     NewJob,
     OnDependencyFailure,
     Stage,
+    id_of,
 )
 from .keys import Key, KeyFields, NewKey, Scope
 from .lists_and_status import Held, JobDetail, Listed, OfficeStatus, Page, Placed, QueuePage, SchedulerStatus
@@ -30,7 +32,7 @@ from .offices import ROLE_SETTINGS, ROLE_TIMEOUTS, Lane, Limit, Office, OfficeFi
 from .request_context import PYTHON, RequestContext
 from .rollups import Series, SeriesPoint
 from .runs import Artifact, Checkpoint, Outcome, Run, RunStatus
-from .schedules import CatchUp, Occurrence, Overlap, Schedule, ScheduleFields, SkipReason, Template, Upcoming
+from .schedules import CatchUp, Occurrence, Overlap, Preview, Schedule, ScheduleFields, SkipReason, Template, Upcoming
 from .signals import Answer, Signal
 from .webhooks import Attempt, Delivery, DeliveryFields, DeliveryStatus, Webhook
 
@@ -45,6 +47,7 @@ __all__ = [
     "URGENT",
     "Actor",
     "Answer",
+    "AnyJob",
     "Artifact",
     "Attempt",
     "AuditEntry",
@@ -66,6 +69,7 @@ __all__ = [
     "FailureKind",
     "Forecast",
     "Group",
+    "GroupDetail",
     "GroupMode",
     "GroupStatus",
     "Held",
@@ -93,6 +97,7 @@ __all__ = [
     "Overlap",
     "Page",
     "Placed",
+    "Preview",
     "QueuePage",
     "Quotas",
     "Reason",
@@ -115,4 +120,5 @@ __all__ = [
     "Webhook",
     "Why",
     "default_office",
+    "id_of",
 ]  # fmt: skip

@@ -65,6 +65,19 @@ def parse(expression: str, timezone: str = "UTC") -> "Cron":
     return Cron(_fields(expression), zone(timezone))
 
 
+def every(interval: timedelta) -> str:
+    """Returns the expression that fires at even steps of the clock: every 15 minutes at :00, :15, :30 and :45."""
+    minutes, rest = divmod(interval, timedelta(minutes=1))
+    if not rest and minutes in (m for m in range(1, 60) if 60 % m == 0):
+        return f"*/{minutes} * * * *" if minutes > 1 else "* * * * *"
+    if not rest and minutes in (h * 60 for h in range(1, 24) if 24 % h == 0):
+        return f"0 */{minutes // 60} * * *" if minutes > 60 else "@hourly"
+    if interval in (_DAY, 7 * _DAY):
+        return "@daily" if interval == _DAY else "@weekly"
+    allowed = "minutes that divide an hour, hours that divide a day, a day or a week"
+    raise Invalid(f"is {interval}; it must be {allowed}: a cron expression says nothing else", field="every")
+
+
 def in_words(expression: str) -> str:
     return parse(expression).words
 

@@ -1,12 +1,14 @@
 """Groups of jobs, sequential or parallel."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Generic
+from typing import Annotated, Any, Generic
+
+from nextslot.system.instant import Instant
 
 from .bounds import Json
 from .declared_values import At, Id, InternalLater, Says, Value
-from .jobs import DEFAULT_OFFICE, NewJob
+from .jobs import DEFAULT_OFFICE, Job, NewJob
 
 
 class GroupMode(StrEnum):
@@ -68,3 +70,17 @@ class Group(Value, Generic[At]):
     schedule_id: Annotated[str | None, Says("The schedule that made it")] = None
     # What a cancel asked for that goes on in small transactions: `reason` and `interrupt`.
     cancel_request: InternalLater[Mapping[str, Json] | None] = None
+
+
+class GroupDetail(Group[Instant]):
+    """A group with its jobs, by place. It also unpacks: `group, jobs = …`."""
+
+    jobs: tuple[Job, ...]
+
+    @classmethod
+    def of(cls, group: Group[Instant], jobs: Sequence[Job]) -> "GroupDetail":
+        return cls(**group.__dict__, jobs=tuple(jobs))
+
+    def __iter__(self) -> Iterator[Any]:
+        yield Group(**{name: self.__dict__[name] for name in Group._names})
+        yield list(self.jobs)

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Generic, Literal
+from typing import Annotated, Any, Generic, Literal
 
+from nextslot.errors import Invalid
 from nextslot.system.instant import Instant
 
-from .bounds import MAX_PRIORITY, URGENT, Json, Name, Priority, Seconds, Text, Title
+from .bounds import MAX_PRIORITY, URGENT, Json, Name, Priority, Seconds, Text, Title, must_be
 from .declared_values import At, Id, Internal, InternalLater, Later, Says, Value
 from .failures import Decision, RetryPolicy
 from .runs import RunStatus
@@ -139,6 +140,19 @@ class JobFields(JobRequest[At]):
     aged_steps: Later[
         Annotated[int, Says("Added to `priority` in the order: one for each period that it was ready")]
     ] = 0
+
+
+# A job is named by itself or by its id.
+AnyJob = str | JobFields[Any]
+
+
+def id_of(job: AnyJob) -> str:
+    """Returns the id of a job that is given itself or by its id."""
+    if isinstance(job, JobFields):
+        return job.job_id
+    if not isinstance(job, str):
+        raise Invalid(must_be(job, "a job, or the id of one"), field="job_id")
+    return job
 
 
 class Job(JobFields[Instant]):

@@ -45,7 +45,7 @@ def schedule(value: Schedule) -> dict[str, Json]:
 
 
 def upcoming(value: Upcoming) -> dict[str, Json]:
-    return {"utc": time(value.instant), "local": value.local.isoformat()}
+    return {"utc": time(value.utc), "local": value.local.isoformat()}
 
 
 def why(value: Why) -> dict[str, Json]:

@@ -115,5 +115,12 @@ class Occurrence(Value, Generic[At]):
 class Upcoming(Value):
     """A future occurrence, and its local time."""
 
-    instant: Instant
+    utc: Instant
     local: datetime
+
+
+class Preview(Value):
+    """A cron expression in words, and when it would fire."""
+
+    cron_words: str
+    items: tuple[Upcoming, ...]

@@ -23,6 +23,7 @@ from .inputs import of_json
 from .isolated_handler import OUTCOME_FILE
 from .run_context import RunContext, raised, returned
 from .run_files import RunFiles
+from .signatures import signature_of
 
 
 class _IsolatedRun(RunContext):
@@ -88,8 +89,8 @@ async def _outcome(handler: Callable[..., Any], run: RunContext) -> Outcome:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_term)
     try:
         if is_async:
-            return returned(run, await handler(run, **run.params))
-        return returned(run, await asyncio.to_thread(handler, run, **run.params))
+            return returned(run, await signature_of(handler).call(handler, run))
+        return returned(run, await asyncio.to_thread(signature_of(handler).call, handler, run))
     except BaseException as error:  # Any error ends the handler and this process; report it as the outcome.
         return raised(run, error)
 
@@ -107,7 +108,7 @@ def _imported(location: Mapping[str, str | None]) -> Callable[..., Any]:
     found: Any = module
     for part in (location["name"] or "").split("."):
         found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    return getattr(found, "function", found)  # type: ignore[no-any-return]  # A handle of a job type has it.
 
 
 if __name__ == "__main__":

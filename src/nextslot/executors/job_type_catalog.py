@@ -12,8 +12,9 @@ from nextslot.errors import Invalid, Problem
 from .command import register_command
 from .command_config import command_type, function_options
 from .isolated_handler import IsolatedHandler, is_importable
-from .job_types import Handler, JobType, JobTypes, NewJobTypeOptions, signature_schema
+from .job_types import JobType, JobTypes, NewJobTypeOptions
 from .process_tree.fork_server import Guardians
+from .signatures import Handler, signature_of
 
 # A package declares its job types in pyproject.toml: [project.entry-points."nextslot.job_types"] with lines
 # `NAME = "module:function"`.
@@ -35,10 +36,10 @@ class Catalog(JobTypes):
         """Adds a function, or the function that `module:function` names. With `isolate`, it runs in a separate
         process."""
         function = load_handler(handler) if isinstance(handler, str) else handler
-        if isolate:
-            options.setdefault("params_schema", signature_schema(function))
-            function = IsolatedHandler(function, self.guardians)
-        return self.register(name, function, **options)
+        if not isolate:
+            return self.register(name, function, **options)
+        isolated = IsolatedHandler(function, self.guardians)
+        return self.register(name, isolated, signature=signature_of(function), **options)
 
     def isolated(self, name: str) -> Handler | None:
         handler = self.of_claim(name).handler
@@ -130,6 +131,7 @@ def load_handler(name: str) -> Handler:
         if not hasattr(found, part):
             raise Invalid(f"{module_name!r} has no function {function!r}; correct the name", field="handler")
         found = getattr(found, part)
-    if not callable(found):
+    handler: Any = getattr(found, "function", found)  # A handle of a job type has it.
+    if not callable(handler):
         raise Invalid(f"{name!r} is not callable; name a function", field="handler")
-    return found
+    return handler  # type: ignore[no-any-return]

@@ -1,9 +1,6 @@
 """Job types: the handler of each type, the parameters it takes, the resources it needs."""
 
-import functools
 import inspect
-import types
-import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack
@@ -15,7 +12,9 @@ from nextslot.domain.request_checks import resource_problems
 from nextslot.domain.request_checks import retry_policy as check_retry_policy
 from nextslot.errors import Invalid, Problem, UnknownJobType
 
-Handler = Callable[..., Any]
+from .run_context import RunContext
+from .signatures import Handler, Signature, function_of, signature_of
+
 # Returns the resources that a job needs, in addition to those of its type, because of its parameters.
 InferResources = Callable[[Mapping[str, Any]], Mapping[str, int]]
 # Raises if jobs of this role cannot be run in this office; None: the office is not known yet.
@@ -24,9 +23,6 @@ CheckRole = Callable[[str | None, Office | None], None]
 Check = Callable[[Mapping[str, Any]], list[Problem]]
 # A sentence for callers about jobs with such parameters, or None.
 Note = Callable[[Mapping[str, Any]], Awaitable[str | None]]
-
-_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
-               type(None): "null"}  # fmt: skip
 
 
 class JobTypeOptions(TypedDict, total=False):
@@ -65,6 +61,10 @@ class JobType:
     retry_policy: Mapping[str, Any] | None = None
     infer_resources: InferResources | None = None
     validator: jsonschema_rs.Validator = field(repr=False, compare=False)
+    # What the handler's annotations say beyond the schema; None: nothing.
+    signature: Signature | None = field(default=None, repr=False, compare=False)
+    # How the handler is called; None: with the run and the parameters as they are.
+    called_as: Signature | None = field(default=None, repr=False, compare=False)
     check: Check | None = None
     check_role: CheckRole | None = None
     # Whether each run of it is a session with an id of its own.
@@ -78,14 +78,24 @@ class JobType:
             return dict(self.resources)
         return {**self.resources, **resource_units(self.infer_resources(params))}
 
+    def call(self, run: RunContext) -> Any:
+        """Calls the handler: an async one returns what has to be awaited."""
+        if self.called_as is None:
+            return self.handler(run, **run.params)
+        return self.called_as.call(self.handler, run)
+
     def problems(self, params: Mapping[str, Any]) -> list[Problem]:
         """Returns every problem with these parameters."""
+        if self.signature is not None and (found := self.signature.problems(params)):
+            return found
         if self.validator.is_valid(params):
             return self.check(params) if self.check else []
         return list(map(_problem, self.validator.iter_errors(params)))
 
     def problems_so_far(self, params: Mapping[str, Any]) -> list[Problem]:
         """Returns the problems with incomplete parameters, such as a template's: missing ones are no problem yet."""
+        if self.signature is not None and (found := self.signature.problems(params, is_complete=False)):
+            return found
         errors = [error for error in self.validator.iter_errors(params) if not _is_missing(error)]
         if errors or not self.validator.is_valid(params):
             return list(map(_problem, errors))
@@ -118,6 +128,7 @@ class JobTypes:
         *,
         resources: Mapping[str, int] | Sequence[str] | None = None,
         params_schema: Mapping[str, Any] | None = None,
+        signature: Signature | None = None,
         **options: Unpack[JobTypeOptions],
     ) -> JobType:
         """Adds a type."""
@@ -126,7 +137,9 @@ class JobTypes:
         if name in self._types:
             raise Invalid(f"the job type {name!r} is registered already; choose another name", field="job_type")
         check_retry_policy(options.get("retry_policy"), RetryPolicy())
-        schema = signature_schema(handler) if params_schema is None else params_schema
+        own = signature_of(handler)
+        signature = signature or own
+        schema = signature.schema if params_schema is None else params_schema
         try:
             validator = jsonschema_rs.validator_for(dict(schema))
         except (ValueError, jsonschema_rs.ValidationError) as error:
@@ -134,10 +147,12 @@ class JobTypes:
         job_type = JobType(
             name=name,
             handler=handler,
-            is_async=inspect.iscoroutinefunction(_function_of(handler)),
+            is_async=inspect.iscoroutinefunction(function_of(handler)),
             params_schema=schema,
             resources=resource_units(resources),
             validator=validator,
+            signature=None if signature.adapter is None else signature,
+            called_as=None if own.is_plain else own,
             **options,
         )
         self._types = {**self._types, name: job_type}
@@ -194,48 +209,3 @@ def resource_units(resources: Mapping[str, int] | Sequence[str] | None) -> dict[
     if problems:
         raise Invalid(problems)
     return dict(resources) if isinstance(resources, Mapping) else dict.fromkeys(resources, 1)
-
-
-def signature_schema(handler: Handler) -> dict[str, Any]:
-    """Returns the JSON Schema of a handler's parameters after the first, from their names and annotations."""
-    hints = typing.get_type_hints(_function_of(handler))
-    parameters = list(inspect.signature(handler).parameters.values())
-    by_name_only = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-    if not parameters or parameters[0].kind in by_name_only:
-        raise Invalid("the handler has no positional parameter for the run; write def handler(run, …)", field="handler")
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-    takes_any = False
-    for parameter in parameters[1:]:
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            takes_any = True
-        elif parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
-            raise Invalid(f"{parameter.name!r} cannot be passed by name; make it a keyword parameter", field="handler")
-        else:
-            properties[parameter.name] = _schema_of(hints.get(parameter.name, Any))
-            if parameter.default is inspect.Parameter.empty:
-                required.append(parameter.name)
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": takes_any}
-
-
-def _function_of(handler: Handler) -> Any:
-    """Returns the function behind a handler, which may be a `functools.partial` or an object with `__call__`."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    return handler if inspect.isroutine(handler) else type(handler).__call__
-
-
-def _schema_of(hint: Any) -> dict[str, Any]:
-    """Returns the JSON Schema of an annotation, or an empty one if JSON Schema cannot express it."""
-    if hint in _JSON_TYPES:
-        return {"type": _JSON_TYPES[hint]}
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [_schema_of(argument) for argument in arguments]}
-    if origin is typing.Literal:
-        return {"enum": list(arguments)}
-    if origin is list:
-        return {"type": "array", "items": _schema_of(arguments[0])}
-    if origin is dict:
-        return {"type": "object", "additionalProperties": _schema_of(arguments[1])}
-    return {}

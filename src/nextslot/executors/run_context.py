@@ -7,17 +7,20 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import is_dataclass, replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn
+from uuid import UUID
 
 import orjson
 
 from nextslot.domain import FailureKind, Json, Outcome, signals
 from nextslot.domain.devices import NO_DEVICES, NO_VARIABLES, Devices
 from nextslot.domain.request_checks import json_problems
-from nextslot.errors import Invalid, Unavailable
+from nextslot.errors import Invalid, Problem, Unavailable
 from nextslot.system.instant import Instant
 
 from .checkpoints import FILE_VARIABLE, KEPT, Kept, checked
@@ -33,6 +36,7 @@ MAX_ERROR = 10_000
 NOTHING_KEPT = "this run stores no checkpoints: only jobs have attempts that could go on from one"
 
 Listener = Callable[[str, Mapping[str, Any]], None]
+_WITH_JSON_FORM = (date, time, timedelta, Enum, UUID, Decimal, Path)
 
 
 class Skip(Exception):
@@ -362,6 +366,8 @@ def returned(run: RunContext, value: Json) -> Outcome:
     if isinstance(value, Outcome):  # A command's handler returns an outcome, since it knows more than a result.
         return replace(value, error=_optional(value.error), reason=_optional(value.reason))
     problem = next(json_problems("result", {"": value}), None)
+    if problem is not None:  # A model, a dataclass, a datetime: Pydantic knows their JSON form.
+        value, problem = _as_json(value, problem)
     if problem is not None:
         return _invalid(run, f"the handler's return value cannot be stored as JSON: {problem.problem}")
     size = len(orjson.dumps(value))
@@ -371,6 +377,30 @@ def returned(run: RunContext, value: Json) -> Outcome:
             f"the handler returned {size:,} bytes, more than the {MAX_RESULT_BYTES:,} of a result: write an artifact",
         )
     return Outcome.completed(value)
+
+
+def _as_json(value: Any, problem: Problem) -> tuple[Json, Problem | None]:
+    """Returns the JSON form of models, dataclasses, times and enumerations, also inside lists and dicts."""
+    from pydantic_core import PydanticSerializationError
+
+    try:
+        made = _converted(value)
+    except (PydanticSerializationError, ValueError, RecursionError):
+        return None, problem
+    return made, next(json_problems("result", {"": made}), None)
+
+
+def _converted(value: Any) -> Any:
+    from pydantic import BaseModel
+    from pydantic_core import to_jsonable_python
+
+    if isinstance(value, (list, tuple)):
+        return [_converted(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _converted(one) for name, one in value.items()}
+    if isinstance(value, (*_WITH_JSON_FORM, BaseModel)) or is_dataclass(value):
+        return to_jsonable_python(value)
+    return value
 
 
 def _invalid(run: RunContext, error: str) -> Outcome:

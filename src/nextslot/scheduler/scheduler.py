@@ -1,12 +1,17 @@
 """`Scheduler`: the Python API. It makes the engine and the services, and starts and stops them."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, Unpack
 
+from nextslot.client.keyword_arguments import JobOptions
+from nextslot.domain import DEFAULT_OFFICE
+from nextslot.domain.bounds import must_be
 from nextslot.domain.devices import VARIABLES, NodeDevices, Units, counted, named
 from nextslot.domain.group_failure import ByOnFailure, GroupFailurePolicy
 from nextslot.domain.lease_times import LeaseTimes
@@ -18,6 +23,8 @@ from nextslot.engine.execution.executor import STALL_ALARM_SECONDS
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.webhooks.delivery_worker import Sender
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
+from nextslot.errors import Invalid
+from nextslot.executors.job_types import NewJobTypeOptions
 from nextslot.executors.threads import DaemonThreads, Threads
 from nextslot.extension_api import Extension, find
 from nextslot.services.unit_of_work import UnitOfWork
@@ -28,10 +35,24 @@ from nextslot.system.randomness import Chance, SystemChance
 from nextslot.telemetry.meters import Meters
 from nextslot.telemetry.tracing import Tracer
 
+from .declarations import (
+    BY_CONFIGURATION,
+    Declarations,
+    Decorator,
+    JobHandle,
+    ScheduleDeclaration,
+    expression_of,
+    report_left,
+)
 from .runtime import Dependencies, Runtime, default_node
 from .startup_and_shutdown import Lifespan
 
-F = TypeVar("F", bound=Callable[..., Any])
+log = logging.getLogger(__name__)
+
+FEWER = (
+    "Limits(running=%d) is the most of all offices together, but the office `default` runs %d at once: give "
+    "Scheduler(concurrency=%d)"
+)
 
 
 class Scheduler(Lifespan):
@@ -46,6 +67,7 @@ class Scheduler(Lifespan):
         *,
         data: Path | str | None = None,
         extensions: Sequence[str | Extension] = (),
+        concurrency: int | None = None,
         limits: ConcurrencyPolicy | None = None,
         group_failure: GroupFailurePolicy | None = None,
         node: str | None = None,
@@ -108,18 +130,73 @@ class Scheduler(Lifespan):
             now=clock.now,
         )
         super().__init__(opening, runtime, access, shutdown_grace_seconds)
+        # How many jobs of the office `default` run at once; None: as stored, which is 1 at first.
+        self._concurrency, self._limits = _checked(concurrency), limits
+        # Templates and schedules that each start puts.
+        self.declare = Declarations()
+        self.declared_in_configuration = Declarations(BY_CONFIGURATION)
         self.watchdog = runtime.watchdog
         self.extensions = [find(one) if isinstance(one, str) else one for one in extensions]
         self.attached.update({one.name: one.attach(self._host) for one in self.extensions})
 
-    def job_type(self, name: str, **options: Any) -> Callable[[F], F]:
-        """Registers a function, sync or async, as the handler of a job type; see `job_types.add` for the options."""
+    def job_type(
+        self,
+        name: str | None = None,
+        *,
+        isolate: bool = False,
+        job_options: JobOptions | None = None,
+        **options: Unpack[NewJobTypeOptions],
+    ) -> Decorator:
+        """Registers a function, sync or async, as a job type, by default of the function's name, and makes a handle of
+        it: `await thumbnail.submit(path="a.png")`. `job_options`, such as `priority`, are those of its jobs.
+        """
+        if callable(name):
+            raise Invalid("write @scheduler.job_type() with parentheses", field="job_type")
 
-        def register(handler: F) -> F:
-            self.job_types.add(name, handler, **options)
-            return handler
+        def register(function: Any) -> JobHandle[Any, Any]:
+            if isinstance(function, JobHandle):
+                raise Invalid(
+                    f"{function.name!r} is a job type already; write @scheduler.job_type() once", field="job_type"
+                )
+            known = name or function.__name__
+            self.job_types.add(known, function, isolate=isolate, **options)
+            return JobHandle(self, known, function, job_options or {})
 
-        return register
+        return Decorator(register)
+
+    def cron(
+        self,
+        expression: str | None = None,
+        *,
+        every: timedelta | None = None,
+        **options: Unpack[ScheduleDeclaration],
+    ) -> Decorator:
+        """Declares a schedule of a job: `@scheduler.cron("0 7 * * *", timezone="Europe/Berlin")` above
+        `@scheduler.job_type()`, or above a plain function. Each start makes it, or changes it to what is written.
+        """
+        cron_expression = expression_of(expression, every)
+
+        def declare(function: Any) -> JobHandle[Any, Any]:
+            handle = function if isinstance(function, JobHandle) else self.job_type()(function)
+            given: dict[str, Any] = {**options}
+            name, params = given.pop("name", handle.name), given.pop("params", None)
+            if handle.name not in self.declare.templates:
+                self.declare.template(handle.name, handle.name)
+            self.declare.schedule(name, handle.name, cron_expression, param_overrides=params, **given)
+            return handle
+
+        return Decorator(declare)
+
+    async def _prepare(self) -> None:
+        if self._concurrency is not None:
+            await self.offices.change(DEFAULT_OFFICE, max_concurrent_jobs=self._concurrency)
+        elif isinstance(self._limits, Limits) and self._limits.running > 1:
+            office = await self.offices.get(DEFAULT_OFFICE)
+            if office.max_concurrent_jobs < self._limits.running:
+                log.warning(FEWER, self._limits.running, office.max_concurrent_jobs, self._limits.running)
+        for one in (self.declare, self.declared_in_configuration):
+            await one.put(self)
+        await report_left(self, self.declare, self.declared_in_configuration)
 
     def run(self) -> None:
         """Runs until SIGTERM or SIGINT, and then stops gracefully; a second signal interrupts what still runs.
@@ -147,3 +224,9 @@ class Scheduler(Lifespan):
     def probe(self, resource: str, probe: Probe) -> None:
         """Sets the function that finds out whether a resource that was held answers again."""
         self._runtime.outages.set_probe(resource, probe)
+
+
+def _checked(concurrency: int | None) -> int | None:
+    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+        raise Invalid(must_be(concurrency, "a whole number from 1 on"), field="concurrency")
+    return concurrency

@@ -1,19 +1,24 @@
 """Everything that one caller can ask of a scheduler. HTTP and the Python API call it; `Scheduler` inherits from it."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
+from nextslot.client.keyword_arguments import DirectOptions, JobChanges, JobOptions
+from nextslot.client.keyword_arguments import NewJob as JobFields
 from nextslot.domain import (
     DEFAULT_OFFICE,
     Actor,
     Answer,
+    AnyJob,
     Checkpoint,
     Direct,
     Event,
     Group,
+    GroupDetail,
     GroupMode,
     Job,
     Json,
@@ -24,6 +29,7 @@ from nextslot.domain import (
     Run,
     Signal,
     Why,
+    id_of,
 )
 from nextslot.domain import signals as signal_rules
 from nextslot.engine.direct.connected_callers import Update
@@ -34,7 +40,7 @@ from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.signals.signals import Sent, refuse_signal
 from nextslot.engine.submit.idempotency import Once, Replayed
 from nextslot.engine.submit.intake import Accepted
-from nextslot.errors import Conflict, Draining, Invalid, NotFound
+from nextslot.errors import Conflict, Draining, Invalid, NotEnded, NotFound
 from nextslot.executors.checkpoints import checked
 from nextslot.executors.job_type_catalog import Catalog
 from nextslot.extension_api import Attached
@@ -184,12 +190,30 @@ class Services:
     # Jobs in.
 
     async def submit(
-        self, job_type: str | None = None, params: Mapping[str, Json] | None = None, **options: Any
+        self,
+        job_type: str | None = None,
+        params: Mapping[str, Json] | None = None,
+        *,
+        template_id: str | None = None,
+        created_by: str | None = None,
+        idempotency_key: str | None = None,
+        **options: Unpack[JobOptions],
     ) -> Job:
-        """Puts a job into the queue; the job is durable when this returns. Options are the fields of `NewJob`."""
-        key = options.pop("idempotency_key", None)
-        new = arguments.new_job(job_type=job_type, params={} if params is None else params, **options)
-        return (await self.accept([new], key))[0].job
+        """Puts a job of a type, or of a template, into the queue; the job is durable when this returns."""
+        own = {"job_type": job_type, "params": {} if params is None else params, "template_id": template_id}
+        new = arguments.new_job(**own, created_by=created_by, **options)
+        return (await self.accept([new], idempotency_key))[0].job
+
+    async def submit_from(
+        self,
+        template_id: str,
+        params: Mapping[str, Json] | None = None,
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Job:
+        """Puts a job of a template into the queue; given parameters override those of the template."""
+        return await self.submit(None, params, template_id=template_id, idempotency_key=idempotency_key, **options)
 
     async def dry_run(
         self,
@@ -197,7 +221,7 @@ class Services:
         params: Mapping[str, Json] | None = None,
         *,
         wait_seconds: float = 5,
-        **options: Any,
+        **options: Unpack[JobOptions],
     ) -> tuple[Accepted, Why]:
         """Returns the job that `submit` would make, what it would wait for, and when it would run. Stores nothing.
 
@@ -224,32 +248,32 @@ class Services:
             found = await self._access.read(lambda tx: jobs.get_many(tx, ids))
             return [Accepted(found[job_id], is_new=False) for job_id in ids]
 
-    async def submit_many(self, wanted: Sequence[NewJob], idempotency_key: str | None = None) -> list[Job]:
+    async def submit_many(self, jobs: Sequence[NewJob | JobFields], idempotency_key: str | None = None) -> list[Job]:
         """Puts many jobs into the queue in one transaction, all or none; they may depend on each other by `key`."""
-        wanted = arguments.with_instants(wanted)
-        return [one.job for one in await self.accept(wanted, idempotency_key, "batch")]
+        return [one.job for one in await self.accept(arguments.new_jobs(jobs), idempotency_key, "batch")]
 
     async def submit_group(
         self,
-        wanted: Sequence[NewJob],
+        jobs: Sequence[NewJob | JobFields],
         mode: GroupMode | str = GroupMode.SEQUENTIAL,
         on_failure: OnFailure | str = OnFailure.STOP,
         name: str | None = None,
-        idempotency_key: str | None = None,
+        *,
         webhook: Mapping[str, Json] | None = None,
-    ) -> tuple[Group, list[Job]]:
+        idempotency_key: str | None = None,
+    ) -> GroupDetail:
         """Puts a group of jobs into the queue, to run one after the other or side by side. `webhook` gets a message
         when all of them have ended.
         """
         new = NewGroup(
-            jobs=arguments.with_instants(wanted),
+            jobs=arguments.new_jobs(jobs),
             mode=arguments.choice(GroupMode, mode, "mode"),
             on_failure=arguments.choice(OnFailure, on_failure, "on_failure"),
             name=name,
             webhook=webhook,
         )
         group, accepted = await self.accept_group(new, idempotency_key)
-        return group, [one.job for one in accepted]
+        return GroupDetail.of(group, [one.job for one in accepted])
 
     async def submit_group_from(
         self,
@@ -261,13 +285,13 @@ class Services:
         office_id: str = DEFAULT_OFFICE,
         webhook: Mapping[str, Json] | None = None,
         idempotency_key: str | None = None,
-    ) -> tuple[Group, list[Job]]:
+    ) -> GroupDetail:
         """Puts the group of a template into the queue; `params` and `priority` go to every job of it."""
         new = NewGroup(
             template_id=template_id, params=params, priority=priority, name=name, office_id=office_id, webhook=webhook
         )
         group, accepted = await self.accept_group(new, idempotency_key)
-        return group, [one.job for one in accepted]
+        return GroupDetail.of(group, [one.job for one in accepted])
 
     async def accept_group(self, new: NewGroup, idempotency_key: str | None = None) -> tuple[Group, list[Accepted]]:
         """Does the same as `submit_group` or `submit_group_from`, and returns with each job whether it is new or
@@ -310,7 +334,7 @@ class Services:
 
     async def signal(
         self,
-        job_id: str,
+        job: AnyJob,
         name: str,
         payload: Json = None,
         answer: Answer | str = Answer.APPROVE,
@@ -321,6 +345,7 @@ class Services:
         The same answer again, or the same `signal_id`, is answered with the stored one.
         """
         refuse_signal(name, payload, signal_id)
+        job_id = id_of(job)
         given, context = arguments.choice(Answer, answer, "answer"), self._access.context
         if given is Answer.FAIL:
             raise Invalid("is 'fail', which only a deadline answers; give 'approve' or 'reject'", field="answer")
@@ -335,10 +360,10 @@ class Services:
 
         return await self._access.write(send)
 
-    async def signals(self, job_id: str) -> list[Signal]:
+    async def signals(self, job: AnyJob) -> list[Signal]:
         """Returns the answers that the chain of a job got, and those that are kept for it; the oldest first."""
-        job = await self.job(job_id)
-        return await self._access.read(lambda tx: signals.of_chain(tx, job.chain_id))
+        found = await self.job(job)
+        return await self._access.read(lambda tx: signals.of_chain(tx, found.chain_id))
 
     async def job_of_link(self, token: str) -> Job:
         """Returns the job that a signed link is about; raises if the link is wrong or has expired."""
@@ -377,7 +402,8 @@ class Services:
 
     # Jobs changed.
 
-    async def cancel(self, job_id: str, reason: str | None = None, interrupt: bool | None = None) -> Cancelled:
+    async def cancel(self, job: AnyJob, reason: str | None = None, interrupt: bool | None = None) -> Cancelled:
+        job_id = id_of(job)
         return await self._access.write(
             lambda tx: self._runtime.finisher.cancel(tx, job_id, reason, interrupt, self._clock.now())
         )
@@ -399,28 +425,30 @@ class Services:
 
     async def move(
         self,
-        job_id: str,
+        job: AnyJob,
         *,
         to: str | None = None,
-        before: str | None = None,
-        after: str | None = None,
+        before: AnyJob | None = None,
+        after: AnyJob | None = None,
         place: int | None = None,
     ) -> Job:
-        queue = self._runtime.queue
+        queue, job_id = self._runtime.queue, id_of(job)
+        beside = {name: one if one is None else id_of(one) for name, one in (("before", before), ("after", after))}
         return await self._access.write(
-            lambda tx: queue.move(tx, job_id, self._clock.now(), to=to, before=before, after=after, place=place)
+            lambda tx: queue.move(tx, job_id, self._clock.now(), to=to, place=place, **beside)
         )
 
-    async def reorder(self, job_ids: Sequence[str]) -> list[Job]:
+    async def reorder(self, job_ids: Sequence[AnyJob]) -> list[Job]:
         self._access.refuse_many(len(job_ids))
-        office_id = self._access.context.office_id
+        office_id, wanted = self._access.context.office_id, [id_of(one) for one in job_ids]
         return await self._access.write(
-            lambda tx: self._runtime.queue.reorder(tx, job_ids, self._clock.now(), office_id), rows=len(job_ids)
+            lambda tx: self._runtime.queue.reorder(tx, wanted, self._clock.now(), office_id), rows=len(wanted)
         )
 
-    async def change(self, job_id: str, **changes: Any) -> Job:
+    async def change(self, job: AnyJob, **changes: Unpack[JobChanges]) -> Job:
         """Changes `params`, `priority`, `urgent`, `scheduled_for` or `title` of a job while it is queued (INV-001)."""
         refuse_wrong(changes)
+        job_id = id_of(job)
         queue, intake = self._runtime.queue, self._runtime.intake
         return await self._access.write(lambda tx: change_job(tx, queue, intake, job_id, changes, self._clock.now()))
 
@@ -443,18 +471,26 @@ class Services:
 
     # Direct requests.
 
-    async def run_direct(self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any) -> Direct:
-        """Waits for the next slot, runs the work, and returns its outcome. Options are the fields of `NewDirect`.
+    async def run_direct(
+        self,
+        job_type: str,
+        params: Mapping[str, Json] | None = None,
+        *,
+        created_by: str | None = None,
+        **options: Unpack[DirectOptions],
+    ) -> Direct:
+        """Waits for the next slot, runs the work, and returns its outcome; failed work raises no error.
 
         If the calling task is cancelled while it waits, its place is given up; while the work runs, the work is
         cancelled unless `detach` is set.
         """
-        wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
+        own = {"job_type": job_type, "params": {} if params is None else params}
+        wanted = arguments.new_direct(**own, created_by=created_by, **options)
         self._refuse_unless_taking()
         return await self._runtime.direct.execute(self._access, wanted)
 
     async def stream_direct(
-        self, job_type: str, params: Mapping[str, Json] | None = None, **options: Any
+        self, job_type: str, params: Mapping[str, Json] | None = None, **options: Unpack[DirectOptions]
     ) -> AsyncGenerator[Update, None]:
         """Does the same as `run_direct`, and yields place, progress and output as they come, at the end the result."""
         wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
@@ -482,21 +518,23 @@ class Services:
 
     # Reads.
 
-    async def job(self, job_id: str) -> Job:
+    async def job(self, job: AnyJob) -> Job:
+        job_id = id_of(job)
         found = await self._access.read(lambda tx: jobs.get(tx, job_id), is_small=True)
         return arguments.found(found, "job", job_id)
 
-    async def run_of(self, job_id: str) -> Run | None:
+    async def run_of(self, job: AnyJob) -> Run | None:
         """Returns the run of a job, if it was dispatched."""
+        job_id = id_of(job)
         return await self._access.read(lambda tx: runs.of_job(tx, job_id))
 
     async def run_by_id(self, run_id: str) -> Run:
         return arguments.found(await self._access.read(lambda tx: runs.get(tx, run_id)), "run", run_id)
 
-    async def chain(self, job_id: str) -> list[Job]:
+    async def chain(self, job: AnyJob) -> list[Job]:
         """Returns the job, what it retries and its retries, from the first on."""
-        job = await self.job(job_id)
-        return await self._access.read(lambda tx: jobs.chain(tx, job.chain_id))
+        found = await self.job(job)
+        return await self._access.read(lambda tx: jobs.chain(tx, found.chain_id))
 
     async def group(self, group_id: str) -> Group:
         return arguments.found(await self._access.read(lambda tx: groups.get(tx, group_id)), "group", group_id)
@@ -527,10 +565,22 @@ class Services:
         """Yields the same events in pages: as many as there are when the caller asks."""
         return self._runtime.events.follow_pages(self._access.store, after)
 
-    async def wait(self, job_id: str) -> Ended:
-        """Waits until the chain of a job has ended, retries included."""
-        job = await self.job(job_id)
-        return await self._runtime.waiters.wait(job.chain_id)
+    async def wait(self, job: AnyJob, timeout: float | None = None) -> Ended:
+        """Waits until the chain of a job has ended, retries included; raises NotEnded after `timeout` seconds."""
+        found = await self.job(job)
+        waiting = self._runtime.waiters.wait(found.chain_id)
+        if timeout is None:
+            return await waiting
+        ended, clock = asyncio.ensure_future(waiting), asyncio.ensure_future(self._clock.sleep(timeout))
+        try:
+            await asyncio.wait([ended, clock], return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                return ended.result()
+        finally:
+            ended.cancel()
+            clock.cancel()
+        last = (await self.chain(found))[-1]
+        raise NotEnded(found.job_id, last.status, timeout)
 
 
 def _ids_of(accepted: Sequence[Accepted]) -> list[str]:

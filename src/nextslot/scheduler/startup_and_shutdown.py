@@ -105,6 +105,7 @@ class Lifespan(Services):
             for extension in self.attached.values():
                 await extension.start()
             await self._watch_devices()
+            await self._prepare()
             await self.process()
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
@@ -112,6 +113,9 @@ class Lifespan(Services):
                 await self._take_back()
             raise
         return self.recovered
+
+    async def _prepare(self) -> None:
+        """Stores what the application has declared."""
 
     async def _take_back(self) -> None:
         """Ends a start that failed. If the database has gone away meanwhile, the next start recovers what this one

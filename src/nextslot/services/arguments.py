@@ -1,13 +1,18 @@
 """Turns the arguments of the Python API into values of the domain, or refuses them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from nextslot.domain import NewJob
+from nextslot.client import keyword_arguments
+from nextslot.client.keyword_arguments import Time
+from nextslot.domain import NewJob, id_of
+from nextslot.domain.bounds import must_be
 from nextslot.engine.direct.direct_requests import NewDirect
-from nextslot.errors import Invalid, NotFound
+from nextslot.errors import Invalid, NotFound, Problem
 from nextslot.system.instant import Instant
 
 T = TypeVar("T")
@@ -16,27 +21,52 @@ _JOB_FIELDS = frozenset(NewJob.__dataclass_fields__)
 
 
 def new_job(**fields: Any) -> NewJob:
-    """Makes a request from keyword arguments; times may be datetimes."""
+    """Makes a request from keyword arguments; times may be datetimes, and dependencies jobs."""
     if not fields.keys() <= _JOB_FIELDS:
-        raise Invalid("is not a field of a job", field=min(fields.keys() - _JOB_FIELDS))
+        wrong = min(fields.keys() - _JOB_FIELDS, key=str)
+        close = get_close_matches(str(wrong), _JOB_FIELDS, n=1)
+        raise Invalid("is not a field of a job" + (f"; did you mean {close[0]}?" if close else ""), field=str(wrong))
     for name in ("scheduled_for", "expires_at"):
         if name in fields:
             fields[name] = instant(fields[name], name)
-    return NewJob(**fields)
+    return _with_ids(NewJob(**fields))
 
 
-def with_instants(wanted: Sequence[NewJob]) -> list[NewJob]:
-    """Turns the datetimes in requests into instants."""
-    return [
-        replace(
-            new,
-            scheduled_for=instant(new.scheduled_for, "scheduled_for"),
-            expires_at=instant(new.expires_at, "expires_at"),
-        )
-        if new.scheduled_for is not None or new.expires_at is not None
-        else new
-        for new in wanted
-    ]
+def new_jobs(wanted: "Sequence[NewJob | keyword_arguments.NewJob]") -> list[NewJob]:
+    """Makes requests of values or dicts, with instants for datetimes and ids for jobs that others depend on."""
+    if isinstance(wanted, (str, Mapping)) or not isinstance(wanted, Sequence):
+        raise Invalid(must_be(wanted, "a list of jobs"), field="jobs")
+    return [_one_of_many(new, number) for number, new in enumerate(wanted)]
+
+
+def _one_of_many(new: Any, number: int) -> NewJob:
+    if isinstance(new, NewJob):
+        if new.scheduled_for is not None or new.expires_at is not None:
+            at, until = instant(new.scheduled_for, "scheduled_for"), instant(new.expires_at, "expires_at")
+            new = replace(new, scheduled_for=at, expires_at=until)
+        return _with_ids(new)
+    if not isinstance(new, Mapping):
+        raise Invalid(must_be(new, "a NewJob, or a dict of its fields"), field=f"jobs.{number}")
+    try:
+        return new_job(**new)
+    except Invalid as error:
+        raise Invalid([Problem(f"jobs.{number}.{one.field}", one.problem) for one in error.problems]) from error
+
+
+def _with_ids(new: NewJob) -> NewJob:
+    """Returns a request that depends on ids, where it was given jobs."""
+    given = new.depends_on
+    if isinstance(given, str) or all(type(one) is str for one in given):
+        return new
+    return replace(new, depends_on=[id_of(one) for one in given])
+
+
+def mappings(given: Iterable[Mapping[str, Any]], field: str) -> list[Mapping[str, Any]]:
+    """Returns what must be several sets of parameters."""
+    found = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None
+    if found is None or not all(isinstance(one, Mapping) for one in found):
+        raise Invalid(must_be(given, "a list of dicts, each with the parameters of one job"), field=field)
+    return found
 
 
 def new_direct(**fields: Any) -> NewDirect:
@@ -48,12 +78,15 @@ def new_direct(**fields: Any) -> NewDirect:
     return NewDirect(**fields)
 
 
-def instant(value: Instant | datetime | None, field: str) -> Instant | None:
-    """Turns a datetime into an instant."""
+def instant(value: Time | None, field: str) -> Instant | None:
+    """Turns a datetime, or its text, into an instant."""
     if value is None or isinstance(value, Instant):
         return value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value)
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise Invalid("is not a datetime with a time zone; give an Instant or such a datetime", field=field)
+        raise Invalid("is not a time with a time zone; give datetime.now(UTC), or its text", field=field)
     return Instant.of(value)
 
 

@@ -1,11 +1,11 @@
 """Schedules: makes, changes, triggers and lists them; their past and next occurrences."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Unpack
 
-from nextslot.domain import DEFAULT_OFFICE, Group, Job, Json, Occurrence, Page, Schedule, Upcoming, cron
+from nextslot.client.keyword_arguments import ScheduleChanges, ScheduleOptions, SchedulePutOptions, Time
+from nextslot.domain import DEFAULT_OFFICE, Group, Job, Json, Occurrence, Page, Preview, Schedule, Upcoming, cron
 from nextslot.domain.request_checks import MAX_INSTANT
 from nextslot.domain.template_defaults import types_of
 from nextslot.engine.schedules.schedule_settings import ScheduleSettings
@@ -31,10 +31,12 @@ class ScheduleService:
         self._settings = settings
         self._trigger = trigger
 
-    async def create(self, **fields: Any) -> Schedule:
-        """Makes a schedule of `template_id`, `name`, `cron_expression`; optional are `timezone`, `enabled`,
-        `office_id`, `param_overrides`, `catch_up`, `catch_up_window_seconds`, `overlap`, `priority`."""
-        office_id = fields.get("office_id", DEFAULT_OFFICE)
+    async def create(
+        self, name: str, template_id: str, cron_expression: str, **options: Unpack[ScheduleOptions]
+    ) -> Schedule:
+        """Makes a schedule that makes jobs of a template. `put` does not fail where there is one of that name."""
+        fields = {"name": name, "template_id": template_id, "cron_expression": cron_expression, **options}
+        office_id = options.get("office_id", DEFAULT_OFFICE)
         once: Once[Schedule] = Once("schedules", office_id, fields, lambda made: [made.schedule_id])
 
         def work(tx: Tx) -> Schedule:
@@ -42,17 +44,29 @@ class ScheduleService:
 
         return await self._access.create(work, once=once)
 
-    async def put(self, name: str, office_id: str = DEFAULT_OFFICE, **fields: Any) -> tuple[Schedule, bool]:
+    async def put(
+        self,
+        name: str,
+        template_id: str,
+        cron_expression: str,
+        *,
+        office_id: str | None = None,
+        **options: Unpack[SchedulePutOptions],
+    ) -> tuple[Schedule, bool]:
         """Makes the schedule of this name what the fields say, or a new one. Returns whether it is new.
         Fields that are not given get their defaults, but `enabled` stays."""
 
+        fields = {"template_id": template_id, "cron_expression": cron_expression, **options}
+
         def work(tx: Tx) -> tuple[Schedule, bool]:
-            schedule, is_new = self._settings.put(tx, office_id, name, fields, self._access.clock.now())
+            schedule, is_new = self._settings.put(
+                tx, office_id or DEFAULT_OFFICE, name, fields, self._access.clock.now()
+            )
             return self._allowed(tx, schedule), is_new
 
         return await self._access.create(work)
 
-    async def change(self, schedule_id: str, **fields: Any) -> Schedule:
+    async def change(self, schedule_id: str, **fields: Unpack[ScheduleChanges]) -> Schedule:
         """Changes fields of a schedule, from its next occurrence on (DEC-010)."""
         return await self._access.write(
             lambda tx: self._allowed(tx, self._settings.change(tx, schedule_id, fields, self._access.clock.now()))
@@ -106,9 +120,7 @@ class ScheduleService:
         read = partial(schedules.page, office_id=office_id, template_id=template_id)
         return await read_page(self._access, "schedules", TOP, cursor, limit, read, "schedule_id")
 
-    async def upcoming(
-        self, schedule_id: str, count: int = 10, after: Instant | datetime | None = None
-    ) -> Sequence[Upcoming]:
+    async def upcoming(self, schedule_id: str, count: int = 10, after: Time | None = None) -> tuple[Upcoming, ...]:
         """Returns the next occurrences of a schedule, even of a disabled one; makes no jobs."""
         checked_limit(count)
         schedule = await self.get(schedule_id)
@@ -116,13 +128,14 @@ class ScheduleService:
         return _coming(plan, self._from(after), count)
 
     async def preview(
-        self, cron_expression: str, timezone: str = "UTC", count: int = 10, after: Instant | datetime | None = None
-    ) -> Sequence[Upcoming]:
-        """Returns the next occurrences of an expression that need not have a schedule."""
+        self, cron_expression: str, timezone: str = "UTC", count: int = 10, after: Time | None = None
+    ) -> Preview:
+        """Returns an expression in words, and when it would fire; it need not have a schedule."""
         checked_limit(count)
-        return _coming(cron.parse(cron_expression, timezone), self._from(after), count)
+        items = _coming(cron.parse(cron_expression, timezone), self._from(after), count)
+        return Preview(cron_words=cron.in_words(cron_expression), items=items)
 
-    def _from(self, after: Instant | datetime | None) -> Instant:
+    def _from(self, after: Time | None) -> Instant:
         at = instant(after, "after") or self._access.clock.now()
         if not 0 <= at <= MAX_INSTANT:
             raise Invalid("is not between 1970 and 9999", field="after")
@@ -147,9 +160,9 @@ def _ids(made: Job | Group) -> list[str]:
     return [made.job_id if isinstance(made, Job) else made.group_id]
 
 
-def _coming(plan: cron.Cron, after: Instant, count: int) -> list[Upcoming]:
+def _coming(plan: cron.Cron, after: Instant, count: int) -> tuple[Upcoming, ...]:
     coming: list[Upcoming] = []
     while len(coming) < count and (following := plan.after(after)) is not None:
-        coming.append(Upcoming(instant=following, local=plan.local(following)))
+        coming.append(Upcoming(utc=following, local=plan.local(following)))
         after = following
-    return coming
+    return tuple(coming)

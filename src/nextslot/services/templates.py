@@ -1,8 +1,10 @@
 """Templates: makes, changes, archives and lists them."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Unpack
 
+from nextslot.client.keyword_arguments import TemplateChanges, TemplateOptions, TemplatePutOptions
 from nextslot.domain import DEFAULT_OFFICE, Page, Template
 from nextslot.domain.template_defaults import types_of
 from nextslot.engine.schedules.template_settings import TemplateSettings
@@ -23,28 +25,39 @@ class TemplateService:
         self._access = access
         self._settings = settings
 
-    async def create(self, **fields: Any) -> Template:
-        """Makes a template of `name` and `job_type`; optional are `params`, `priority`, `timeout_seconds`,
-        `retry_policy`, `resources`, `webhook`, `description`, `office_id`. One that makes a group has `jobs` in place
-        of `job_type`, and optionally `mode` and `on_failure`."""
-        once: Once[Template] = Once("templates", fields.get("office_id"), fields, lambda made: [made.template_id])
+    async def create(self, name: str, job_type: str | None = None, **options: Unpack[TemplateOptions]) -> Template:
+        """Makes a template that makes one job of `job_type`, or a group of `jobs`. `put` does not fail where there is
+        one of that name."""
+        fields = _fields(job_type, {"name": name, **options})
+        once: Once[Template] = Once("templates", options.get("office_id"), fields, lambda made: [made.template_id])
 
         def work(tx: Tx) -> Template:
             return self._allowed(self._settings.create(tx, fields, self._access.clock.now()))
 
         return await self._access.create(work, once=once)
 
-    async def put(self, name: str, office_id: str = DEFAULT_OFFICE, **fields: Any) -> tuple[Template, bool]:
+    async def put(
+        self,
+        name: str,
+        job_type: str | None = None,
+        *,
+        office_id: str | None = None,
+        **options: Unpack[TemplatePutOptions],
+    ) -> tuple[Template, bool]:
         """Makes the template of this name what the fields say, or a new one. Returns whether it is new.
         Fields that are not given get their defaults."""
 
+        fields = _fields(job_type, options)
+
         def work(tx: Tx) -> tuple[Template, bool]:
-            template, is_new = self._settings.put(tx, office_id, name, fields, self._access.clock.now())
+            template, is_new = self._settings.put(
+                tx, office_id or DEFAULT_OFFICE, name, fields, self._access.clock.now()
+            )
             return self._allowed(template), is_new
 
         return await self._access.create(work)
 
-    async def change(self, template_id: str, **fields: Any) -> Template:
+    async def change(self, template_id: str, **fields: Unpack[TemplateChanges]) -> Template:
         """Changes fields of a template, for the jobs that it will make."""
         return await self._access.write(
             lambda tx: self._allowed(self._settings.change(tx, template_id, fields, self._access.clock.now()))
@@ -70,3 +83,7 @@ class TemplateService:
         return await read_page(
             self._access, "templates", TOP, cursor, limit, partial(templates.page, office_id=office_id), "template_id"
         )
+
+
+def _fields(job_type: str | None, options: Mapping[str, object]) -> dict[str, object]:
+    return {**options} if job_type is None else {"job_type": job_type, **options}

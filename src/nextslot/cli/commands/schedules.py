@@ -154,7 +154,7 @@ def preview(
 
     def show_preview() -> None:
         output.say(found.cron_words)
-        output.table(("LOCAL", "WHEN"), [[one.local, one.utc] for one in found.items], "never")
+        output.table(("LOCAL", "WHEN"), [[one.local.isoformat(), one.utc] for one in found.items], "never")
 
     session.show(found.json, show_preview)
 
@@ -166,7 +166,7 @@ def upcoming(
 ) -> None:
     """Show the next occurrences of a schedule, without firing any."""
     found = session.client.schedules.upcoming(find(session, schedule).schedule_id, count)
-    rows = [[one.local, one.utc] for one in found]
+    rows = [[one.local.isoformat(), one.utc] for one in found]
     session.list({"items": [one.json for one in found]}, ("LOCAL", "WHEN"), rows, "none")
 
 

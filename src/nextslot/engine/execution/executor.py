@@ -105,7 +105,7 @@ class Executor:
             if isolated is None and self._job_types.runs_inside(claim.job_type):
                 return Outcome.failed(FailureKind.ERROR, NOT_ISOLATED)
             if isolated is not None:
-                job_type = replace(job_type, handler=isolated, is_async=True)
+                job_type = replace(job_type, handler=isolated, is_async=True, called_as=None)
         run = RunContext(
             claim.run_id, claim.job_id, claim.office_id, claim.job_type, claim.params, claim.attempt, self._files
         )
@@ -193,7 +193,7 @@ class Executor:
 
     async def _await(self, job_type: JobType, run: RunContext) -> Outcome:
         try:
-            return returned(run, await job_type.handler(run, **run.params))
+            return returned(run, await job_type.call(run))
         except GeneratorExit:
             raise
         except BaseException as error:  # Whatever a handler raises is a failure of its job, not of the scheduler.
@@ -238,7 +238,7 @@ def _on_loop(listen: Listener) -> Listener:
 
 def _call(job_type: JobType, run: RunContext) -> Outcome:
     try:
-        return returned(run, job_type.handler(run, **run.params))
+        return returned(run, job_type.call(run))
     except BaseException as error:  # The thread is used again for the next handler.
         return raised(run, error)
 

@@ -6,7 +6,7 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from nextslot import domain
-from nextslot.domain import DEFAULT_OFFICE, MAX_PRIORITY, Job, Scope, cron, json_form
+from nextslot.domain import DEFAULT_OFFICE, MAX_PRIORITY, Job, Scope, json_form
 from nextslot.domain.bounds import Seconds, Text
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_schedule, scheduler_for
@@ -121,8 +121,8 @@ async def preview_schedule(query: Annotated[PreviewQuery, Query()], request: Req
     """Shows an expression in words, and its next occurrences; stores nothing."""
     scheduler = scheduler_for(request)
     coming = await scheduler.schedules.preview(query.cron_expression, query.timezone, query.count, query.after)
-    items = [json_form.upcoming(one) for one in coming]
-    return answer({"cron_words": cron.in_words(query.cron_expression), "items": items})
+    items = [json_form.upcoming(one) for one in coming.items]
+    return answer({"cron_words": coming.cron_words, "items": items})
 
 
 @schedules.get("/api/schedules/{schedule_id}", response_model=Schedule)

@@ -290,6 +290,7 @@ class Clients:
 
     async def _wrong(self, chance: Random) -> str:
         """Makes wrong requests of the other verbs. Each must be refused with the code that fits, whatever goes on."""
+        yes: Any = "yes"
         queue = await self._queue(chance)
         if not queue:
             return "nothing"
@@ -322,7 +323,7 @@ class Clients:
             "a caller's id": ("invalid", lambda: scheduler.run_direct("work", direct_id="a b")),
             "our id": ("invalid", lambda: scheduler.run_direct("work", direct_id=job_id)),
             "a wait": ("invalid", lambda: scheduler.run_direct("work", wait_timeout_seconds=-1.0)),
-            "detach": ("invalid", lambda: scheduler.run_direct("work", detach="yes")),
+            "detach": ("invalid", lambda: scheduler.run_direct("work", detach=yes)),
             "a used key": ("idempotency_mismatch", lambda: scheduler.submit_many([other], key)),
             "an empty key": ("invalid", lambda: scheduler.submit_many([other], "")),
         }

@@ -1,0 +1,244 @@
+"""What the signature of a handler says: whether it takes the run, and which parameters, with their types.
+
+Annotations that JSON has itself (text, numbers, lists, …) need no conversion, and cost a run nothing. All others, such
+as a Pydantic model, a dataclass, a datetime or `Annotated[int, Field(gt=0)]`, are checked and converted by Pydantic.
+"""
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from nextslot.domain.bounds import must_be
+from nextslot.errors import Invalid, Problem
+
+from .run_context import Fail, RunContext
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Handler = Callable[..., Any]
+
+_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
+               type(None): "null"}  # fmt: skip
+# Annotations that allow everything.
+_ANYTHING = (Any, object, inspect.Parameter.empty)
+NOT_BY_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The parameters of a handler: their JSON Schema, and how they become its arguments."""
+
+    schema: Mapping[str, Any]
+    takes_run: bool
+    # None: JSON values are what the annotations say.
+    adapter: "TypeAdapter[Any] | None" = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Returns whether the handler is called as `handler(run, **params)`."""
+        return self.takes_run and self.adapter is None
+
+    def problems(self, params: Mapping[str, Any], is_complete: bool = True) -> list[Problem]:
+        """Returns what is wrong with parameters; without `is_complete`, a missing one is no problem."""
+        if self.adapter is None:
+            return []
+        from pydantic import ValidationError
+
+        try:
+            self.adapter.validate_json(orjson.dumps(params), strict=True)
+        except ValidationError as error:
+            known = ", ".join(self.schema["properties"]) or "none"
+            found = error.errors(include_url=False, include_context=False)
+            return [_problem(one, known) for one in found if is_complete or not _is_missing(one)]
+        return []
+
+    def converted(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the arguments that JSON parameters become. Raises Fail (`invalid`) if they do not fit, such as after
+        the annotations were changed.
+        """
+        if self.adapter is None:
+            return params
+        if found := self.problems(params):
+            raise Fail("; ".join(map(str, found)), "invalid")
+        arguments: Mapping[str, Any] = self.adapter.validate_json(orjson.dumps(params), strict=True)
+        return arguments
+
+    def to_json(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns arguments of Python as JSON parameters."""
+        if self.adapter is None:
+            return dict(arguments)
+        from pydantic_core import to_jsonable_python
+
+        made: dict[str, Any] = to_jsonable_python(dict(arguments))
+        return made
+
+    def call(self, handler: Handler, run: RunContext) -> Any:
+        arguments = self.converted(run.params)
+        return handler(run, **arguments) if self.takes_run else handler(**arguments)
+
+
+def signature_of(handler: Handler) -> Signature:
+    """Reads the signature of a handler. Its first parameter gets the run if it is called `run` (or `_`, `_run`), is
+    positional only, or is annotated with `RunContext`.
+    """
+    hints = _hints(handler)
+    parameters = list(inspect.signature(handler).parameters.values())
+    takes_run = bool(parameters) and _is_run(parameters[0], hints.get(parameters[0].name))
+    wanted: dict[str, Any] = {}
+    required: list[str] = []
+    takes_any = False
+    for parameter in parameters[1:] if takes_run else parameters:
+        if parameter.kind in NOT_BY_NAME:
+            raise Invalid(f"{parameter.name!r} cannot be passed by name; make it a keyword parameter", field="handler")
+        if parameter.name == "run":
+            raise Invalid("the handler takes the run by name; write def handler(run, …)", field="handler")
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            takes_any = True
+        else:
+            wanted[parameter.name] = hints.get(parameter.name, Any)
+            if parameter.default is inspect.Parameter.empty:
+                required.append(parameter.name)
+    properties = {name: _schema_of(hint) for name, hint in wanted.items()}
+    if all(one is not None for one in properties.values()):
+        schema = {"properties": properties, "required": required, "additionalProperties": takes_any}
+        return Signature({"type": "object", **schema}, takes_run)
+    adapter = _adapter(wanted, required, takes_any)
+    return Signature(_schema_from(adapter, required, takes_any), takes_run, adapter)
+
+
+def read_result(handler: Handler, result: Any) -> Any:
+    """Returns a stored result as the object that the handler's annotation says."""
+    hint = _hints(handler).get("return", Any)
+    if result is None or _schema_of(hint) is not None:
+        return result
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(hint).validate_json(orjson.dumps(result))
+
+
+def function_of(handler: Handler) -> Any:
+    """Returns the function behind a handler, which may be a `functools.partial` or an object with `__call__`."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    return handler if inspect.isroutine(handler) else type(handler).__call__
+
+
+def _hints(handler: Handler) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function_of(handler), include_extras=True)
+    except NameError as error:
+        raise Invalid(
+            f"an annotation of the handler cannot be read: {error}; import the name where the module can see it, or "
+            "define it at the top of the module",
+            field="handler",
+        ) from error
+
+
+def _is_run(first: inspect.Parameter, hint: Any) -> bool:
+    if first.kind in NOT_BY_NAME or (isinstance(hint, type) and issubclass(hint, RunContext)):
+        return True
+    is_positional = first.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return is_positional and (first.name == "run" or first.name.startswith("_"))
+
+
+def _schema_of(hint: Any) -> dict[str, Any] | None:
+    """Returns the JSON Schema of an annotation that needs no conversion; None for all others."""
+    if hint in _ANYTHING:
+        return {}
+    if isinstance(hint, type) and hint in _JSON_TYPES:
+        return {"type": _JSON_TYPES[hint]}
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        choices = [_schema_of(argument) for argument in arguments]
+        return None if None in choices else {"anyOf": choices}
+    if origin is typing.Literal and all(type(one) in (str, int, bool, type(None)) for one in arguments):
+        return {"enum": list(arguments)}
+    if origin is list:
+        items = _schema_of(arguments[0])
+        return None if items is None else {"type": "array", "items": items}
+    if origin is dict and arguments[0] is str:
+        values = _schema_of(arguments[1])
+        return None if values is None else {"type": "object", "additionalProperties": values}
+    return None
+
+
+def _adapter(wanted: Mapping[str, Any], required: list[str], takes_any: bool) -> "TypeAdapter[Any]":
+    import typing_extensions
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+    from pydantic.errors import PydanticSchemaGenerationError
+
+    # A TypedDict, not a model: parameters may have any name, and a default stays the handler's own.
+    for name, hint in wanted.items():
+        try:
+            TypeAdapter(hint)
+        except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
+            raise Invalid(
+                f"the annotation {_name(hint)} of {name!r} cannot be made from JSON; use a Pydantic model, a "
+                "dataclass, a datetime, an Enum or a type of JSON, or Any",
+                field="handler",
+            ) from error
+    fields = {name: hint if name in required else typing.NotRequired[hint] for name, hint in wanted.items()}
+    make: Any = typing_extensions.TypedDict  # Type checkers know only those that are written out.
+    kind = make("Params", fields)
+    kind.__pydantic_config__ = ConfigDict(extra="allow" if takes_any else "forbid", arbitrary_types_allowed=False)
+    return TypeAdapter(kind)
+
+
+def _name(hint: Any) -> str:
+    return hint.__qualname__ if isinstance(hint, type) else str(hint)
+
+
+def _schema_from(adapter: "TypeAdapter[Any]", required: list[str], takes_any: bool) -> dict[str, Any]:
+    made: dict[str, Any] = _untitled(adapter.json_schema(mode="validation"))
+    made.update(required=required, additionalProperties=takes_any)
+    return made
+
+
+def _untitled(schema: Any) -> Any:
+    """Returns a schema without the titles that Pydantic makes of names."""
+    if isinstance(schema, list):
+        return [_untitled(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: {key: _untitled(one) for key, one in inner.items()} if name in _NAMED else _untitled(inner)
+        for name, inner in schema.items()
+        if name != "title" or not isinstance(inner, str)
+    }
+
+
+# What has names of its own choice as keys.
+_NAMED = ("properties", "$defs")
+
+
+def _is_missing(error: Any) -> bool:
+    return error["type"] == "missing" and len(error["loc"]) == 1
+
+
+def _problem(error: Any, known: str) -> Problem:
+    """Returns an error of Pydantic as a sentence of ours."""
+    *place, last = [*error["loc"]] or [""]
+    around = ".".join(["params", *map(str, place)])
+    if error["type"] == "missing":
+        return Problem(around, f'"{last}" is missing')
+    if error["type"] == "extra_forbidden":
+        there = f"; the parameters are {known}" if not place else "; remove it or correct its name"
+        return Problem(around, f'"{last}" is not known{there}')
+    message = str(error["msg"]).removeprefix("Value error, ")
+    wanted = message.removeprefix("Input should be ")
+    if wanted == message:
+        return Problem(".".join(_place(around, last)), message)
+    return Problem(".".join(_place(around, last)), must_be(error["input"], wanted))
+
+
+def _place(around: str, last: Any) -> Iterator[str]:
+    yield around
+    if last != "":
+        yield str(last)
