@@ -1,3 +1,15 @@
+-- The last checkpoint of each chain: what its work has stored for the attempt after it. One row a chain, replaced by the
+-- next one; only the run that has not ended may write it (statement `checkpoints.keep`).
+
+create table checkpoints (
+    chain_id text not null primary key,
+    run_id text not null references runs,
+    stored_at {int} not null,
+    value text not null
+) {table};
+
+create index checkpoints_run on checkpoints (run_id);
+
 -- A job that waits for a person or a program, and the answers. The wait is one of `unmet` while `is_awaiting` is 1.
 
 -- What it waits for: `{"name", "question", "deadline_seconds", "on_deadline", "answered_by"}`.
