@@ -219,7 +219,7 @@ async def test_an_agent_cancels_its_own_jobs_and_no_others(server: ServerProcess
         async with server.agent("http", "operate a") as operator, server.agent("http", "submit b") as stranger:
             job = await agent.call("submit_job", job_type="slow", params={"seconds": 100})
             refused = [await one.refused("cancel_job", job_id=job["job_id"]) for one in (other, operator, stranger)]
-            cancelled = await agent.call("cancel_job", job_id=job["job_id"], reason="not needed")
+            cancelled = await agent.call("cancel_job", job_id=job["job_id"], reason="not needed", interrupt=True)
             ended = await agent.call("wait_for_job", job_id=job["job_id"])
 
         assert all("was submitted by 'submit a', not by you" in one for one in refused[:2])
@@ -269,7 +269,7 @@ async def test_a_wait_ends_at_its_bound_and_says_how_it_goes_on(server: ServerPr
         assert "call wait_for_job again" in waited["next"]
         assert agent.progress
         assert "less than or equal to 50" in await agent.refused("wait_for_job", job_id="x", timeout_seconds=500)
-        await agent.call("cancel_job", job_id=job["job_id"])
+        await agent.call("cancel_job", job_id=job["job_id"], interrupt=True)
 
 
 async def test_a_job_that_waits_says_what_for_and_a_dry_run_says_it_before(server: ServerProcess) -> None:
@@ -288,7 +288,7 @@ async def test_a_job_that_waits_says_what_for_and_a_dry_run_says_it_before(serve
         assert "has not run yet; explain_job says why" in no_log
         assert second["job_id"] in [one["job_id"] for one in queue["items"]]
         for job in (second, holder):
-            await agent.call("cancel_job", job_id=job["job_id"])
+            await agent.call("cancel_job", job_id=job["job_id"], interrupt=True)
 
 
 async def test_a_huge_log_and_a_huge_file_are_cut_with_a_sentence(server: ServerProcess) -> None:
@@ -412,7 +412,7 @@ async def test_without_keys_an_agent_cancels_what_it_has_submitted(tmp_path: Pat
             refused = await other.refused("cancel_job", job_id=job["job_id"])
 
             assert "by somebody else" in refused
-            await agent.call("cancel_job", job_id=job["job_id"])
+            await agent.call("cancel_job", job_id=job["job_id"], interrupt=True)
     finally:
         server.end()
 

@@ -15,7 +15,7 @@ from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp_types import ListToolsResult, ToolAnnotations
 from pydantic import Field
 
-from nextslot.errors import NextslotError, NotFound
+from nextslot.errors import NextslotError, NotFound, Unavailable
 
 from . import results
 from .client import Api, create, get, part, post
@@ -261,7 +261,7 @@ class Tools:
                             await ctx.report_progress(saying[0], 1.0, saying[1])
                     except NextslotError as error:
                         # A server that restarts comes back, and has the job.
-                        if error.status != 503:
+                        if not isinstance(error, Unavailable) and error.status != 503:
                             raise ToolError(_sentence(error)) from error
                         problem = error
                     await api.sleep(pause)
@@ -303,6 +303,9 @@ class Tools:
         ctx: Context,
         job_id: JobId,
         reason: Annotated[str | None, Field(max_length=1000, description="Why, for people")] = None,
+        interrupt: Annotated[
+            bool | None, Field(description="Whether a running job is stopped, or finishes; default: the office's rule")
+        ] = None,
     ) -> dict[str, Any]:
         """Cancel a job that you have submitted: one that waits ends at once, one that runs is stopped or finishes.
 
@@ -313,7 +316,8 @@ class Tools:
             me = await api.json(get("/api/me"))
             if "submit" in me["scopes"]:  # Else the API refuses it, and says what is missing.
                 await self._refuse_others(api, me, job_id)
-            body = {} if reason is None else {"reason": reason}
+            given = {"reason": reason, "interrupt": interrupt}
+            body = {name: value for name, value in given.items() if value is not None}
             return results.of_job(await api.json(post(f"/api/jobs/{part(job_id)}/cancel", body)))
 
     async def _refuse_others(self, api: Api, me: results.Json, job_id: str) -> None:
