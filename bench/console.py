@@ -30,6 +30,7 @@ from tests.browser import open_browser  # noqa: E402
 BATCH = 50_000
 # A view, and what of it must be there.
 VIEWS = {
+    "overview": ".card",
     "now": ".queue li",
     "jobs": "tbody tr",
     "jobs?q={newest}&status=QUEUED": "tbody tr",

@@ -4,6 +4,7 @@ import { get, key, whenUnauthorized } from "./api.js";
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./lib.js";
 import { live, useLiveState } from "./live.js";
 import { can, Empty, hasOffices, keepFocus, me, Questions, sentence, toast, Toasts, useTitle } from "./parts.js";
+import { Palette, rowKeys } from "./palette.js";
 import { arrive, link, scrollBack, useHere } from "./router.js";
 
 // Each view is loaded when it is first opened.
@@ -113,7 +114,8 @@ function Shell({ forget }) {
           : html`<${Empty}>${isOff ? t("the_extension_offices_is_off_on") : t("there_is_no_such_view")} <a href=${link("now")}>${t("now")}</a><//>`
       }
     </main>
-    <${Toasts} /><${Questions} />`;
+    <${Toasts} /><${Questions} />
+    <${Palette} views=${offered.map(([name, [title]]) => [name, title, letterOf(name)])} />`;
 }
 
 const isOffered = (name) => (name === "submit" ? can("submit") : name !== "offices" || hasOffices());
@@ -139,7 +141,7 @@ function shortcut(event, offered) {
       seen.observe(document.body, { childList: true, subtree: true });
       setTimeout(() => seen.disconnect(), 10_000);
     }
-  }
+  } else rowKeys(event);
 }
 
 function focusSearch() {

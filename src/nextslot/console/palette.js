@@ -1,0 +1,138 @@
+// The palette (⌘K or Ctrl+K): goes to a view, opens what an id names, searches jobs. And the list of keys (?).
+import { t } from "./i18n.js";
+import { get } from "./api.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
+import { keepFocus, Status } from "./parts.js";
+import { link } from "./router.js";
+import { named, short } from "./words.js";
+
+const ID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/i;
+// What else an id may be of, in the order in which it is asked for.
+const KINDS = [
+  ["api/job-groups/", "groups", (one) => one.name || t("group")],
+  ["api/schedules/", "schedules", (one) => one.name],
+];
+
+// `views` are [name, title, letter] of those that this key may open.
+export function Palette({ views }) {
+  const [open, setOpen] = useState(null);
+  useEffect(() => {
+    const pressed = (event) => {
+      const isTyping = event.target.closest?.("input, textarea, select, dialog");
+      const isPalette = (event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k";
+      const isHelp = event.key === "?" && !isTyping && !event.metaKey && !event.ctrlKey && !event.altKey;
+      if (!isPalette && !isHelp) return;
+      event.preventDefault();
+      setOpen(isPalette ? "palette" : "help");
+    };
+    addEventListener("keydown", pressed);
+    return () => removeEventListener("keydown", pressed);
+  }, []);
+  const close = () => (setOpen(null), keepFocus());
+  if (open === "palette") return html`<${Finder} key="palette" views=${views} close=${close} />`;
+  return open === "help" ? html`<${Help} key="help" views=${views} close=${close} />` : null;
+}
+
+function Box({ label, close, children }) {
+  const dialog = useRef(null);
+  useLayoutEffect(() => dialog.current.showModal(), []);
+  const outside = (event) => event.target === dialog.current && close();
+  return html`<dialog ref=${dialog} class="palette" aria-label=${label} onClose=${close} onClick=${outside}>${children}
+    </dialog>`;
+}
+
+function Finder({ views, close }) {
+  const [text, setText] = useState("");
+  const [current, setCurrent] = useState(0);
+  const found = useFound(text);
+  const wanted = text.trim().toLowerCase();
+  const places = views
+    .filter(([name, title]) => title.toLowerCase().includes(wanted) || name.includes(wanted))
+    .map(([name, title, letter]) => ({ id: name, text: title, hint: letter ? `g ${letter}` : "", to: link(name) }));
+  const search = wanted && !ID.test(wanted) ? [{ id: "search", text: t("search_jobs_for", text.trim()), to: link("jobs", { q: text.trim() }) }] : [];
+  const items = ID.test(wanted) ? found : [...places, ...found, ...search];
+  const chosen = Math.min(current, Math.max(0, items.length - 1));
+  const take = (item) => {
+    close();
+    (location.hash = item.to.slice(1));
+  };
+  const pressed = (event) => {
+    const turn = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (turn && items.length) {
+      event.preventDefault();
+      setCurrent((chosen + turn + items.length) % items.length);
+    } else if (event.key === "Enter" && items[chosen]) {
+      event.preventDefault();
+      take(items[chosen]);
+    }
+  };
+  const typed = (event) => (setText(event.target.value), setCurrent(0));
+  return html`<${Box} label=${t("palette")} close=${close}>
+    <input class="wanted" role="combobox" aria-expanded="true" aria-controls="palette-items" aria-autocomplete="list"
+      aria-label=${t("go_search_or_paste_an_id")} placeholder=${t("go_search_or_paste_an_id")} autocomplete="off"
+      spellcheck="false" aria-activedescendant=${items.length ? `palette-${chosen}` : undefined} value=${text} onInput=${typed}
+      onKeyDown=${pressed} />
+    <ul id="palette-items" role="listbox" aria-label=${t("palette")}>${items.map(
+      (item, index) => html`<li key=${item.id} id=${`palette-${index}`} role="option" aria-selected=${String(index === chosen)}
+        onClick=${() => take(item)} onMouseMove=${() => index !== chosen && setCurrent(index)}>
+        <span class="clip">${item.text}</span>${item.status && html`<${Status} status=${item.status} />`}
+        <kbd class="dim">${item.hint || ""}</kbd></li>`,
+    )}</ul>
+    ${!items.length && html`<p class="empty" role="status">${t("nothing_found")}</p>`}<//>`;
+}
+
+// A whole id finds the one thing that has it; other text finds the newest jobs with it, a moment after the last letter.
+function useFound(text) {
+  const [found, set] = useState([]);
+  useEffect(() => {
+    const abort = new AbortController();
+    set([]);
+    const wanted = text.trim();
+    const timer = setTimeout(async () => {
+      const items = await lookUp(wanted, abort.signal).catch(() => []);
+      if (!abort.signal.aborted) set(items);
+    }, 200);
+    return () => (clearTimeout(timer), abort.abort());
+  }, [text]);
+  return found;
+}
+
+async function lookUp(wanted, signal) {
+  const id = wanted.match(ID)?.[0].toLowerCase();
+  if (!id && wanted.length < 2) return [];
+  const jobs = (await get("api/jobs", { q: id || wanted, limit: 6 }, signal)).items;
+  if (!id || jobs.length) return jobs.map((job) => ({ id: job.job_id, text: named(job), hint: short(job.job_id), status: job.status, to: link(["jobs", job.job_id]) }));
+  for (const [path, view, name] of KINDS) {
+    const one = await get(`${path}${id}`, {}, signal).catch(() => null);
+    if (one) return [{ id, text: name(one), hint: short(id), to: link([view, id]) }];
+  }
+  return [];
+}
+
+function Help({ views, close }) {
+  const rows = [
+    ...views.filter(([, , letter]) => letter).map(([, title, letter]) => [`g ${letter}`, title]),
+    ["/", t("key_search")],
+    ["Ctrl K", t("palette")],
+    ["j  k", t("key_rows")],
+    ["x", t("key_choose")],
+    ["Enter", t("key_open")],
+    ["Alt ↑ ↓", t("key_move")],
+    ["?", t("keys_of_the_keyboard")],
+  ];
+  return html`<${Box} label=${t("keys_of_the_keyboard")} close=${close}><div class="help"><h2>${t("keys_of_the_keyboard")}</h2>
+    <dl>${rows.map(([keys, what]) => html`<div key=${keys}><dt><kbd>${keys}</kbd></dt><dd>${what}</dd></div>`)}</dl>
+    <footer><button onClick=${close}>${t("leave_it")}</button></footer></div><//>`;
+}
+
+// j and k go from row to row of the table of jobs, x chooses the row, Enter opens it.
+export function rowKeys(event) {
+  const rows = [...document.querySelectorAll("main tr[data-job], main .queue li[data-job]")];
+  if (!rows.length || !["j", "k", "x"].includes(event.key)) return;
+  const here = rows.findIndex((row) => row.contains(document.activeElement));
+  if (event.key === "j" || event.key === "k") {
+    const next = rows[Math.max(0, Math.min(rows.length - 1, here + (event.key === "j" ? 1 : here < 0 ? 1 : -1)))];
+    next.querySelector("a")?.focus();
+    next.scrollIntoView({ block: "nearest" });
+  } else if (event.key === "x" && here >= 0) rows[here].querySelector("input[type=checkbox]")?.click();
+}
