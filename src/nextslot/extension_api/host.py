@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nextslot.engine.dispatch.dispatch_round import Started
 from nextslot.engine.dispatch.dispatcher import Dispatcher
-from nextslot.engine.dispatch.resource_outages import Probe
+from nextslot.engine.dispatch.resource_outages import Outages, Probe
 from nextslot.engine.finish.job_finisher import Cancelled, JobFinisher
 from nextslot.engine.finish.retries import RetryController
 from nextslot.engine.submit.idempotency import Once, Replayed
@@ -47,6 +47,8 @@ class Host:
     job_types: Catalog
     # `host.probe(resource, ask)`: how to find out whether a resource that did not answer does so again.
     probe: Callable[[str, Probe], None]
+    # `outages.answers_again(tx, resource, now)`: ends the hold of a resource that did not answer.
+    outages: Outages
     # Another extension of the same scheduler by its name, if it is there; asked after the start, not in `attach`.
     find: Callable[[str], Attached | None]
     intake: Intake

@@ -156,6 +156,7 @@ class Services:
             work=self._access,
             job_types=runtime.job_types,
             probe=runtime.outages.set_probe,
+            outages=runtime.outages,
             find=self._find,
             intake=runtime.intake,
             past=runtime.past,

@@ -71,7 +71,9 @@ class Bodies:
             if reservation.bytes:
                 self._release(caller, reservation.bytes)
 
-    async def read(self, request: Request, caller: str, reservation: "Reservation", is_bulk: bool) -> Any:
+    async def read(
+        self, request: Request, caller: str, reservation: "Reservation", is_bulk: bool, has_large_values: bool = False
+    ) -> Any:
         """Returns the parsed body, or NO_BODY."""
         limit = self._limits.batch if is_bulk else self._limits.body
         size = _declared(request, limit)
@@ -85,7 +87,8 @@ class Bodies:
             raise HttpProblem(408, "too_slow", "the body did not arrive in time; send it again, faster") from None
         if not body:
             return NO_BODY
-        parse = functools.partial(json_body.parse, body, self._limits.body)
+        most_item = limit if has_large_values else self._limits.body
+        parse = functools.partial(json_body.parse, body, most_item)
         if len(body) <= SMALL_BYTES:
             return parse()
         return await asyncio.get_running_loop().run_in_executor(self._thread, parse)

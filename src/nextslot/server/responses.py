@@ -4,6 +4,7 @@ import asyncio
 import logging
 import mimetypes
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 from operator import methodcaller
 from pathlib import Path
@@ -162,6 +163,12 @@ class KeyCheck:
             await asyncio.wait(both, timeout=KEEP_ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ended.cancel()
+
+    async def wait_for(self, seconds: float) -> None:
+        """Waits so long, or until a key has ended."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_due.wait()
 
     async def is_over(self) -> bool:
         """Returns whether the key opens nothing any more; looks only if it is time to."""

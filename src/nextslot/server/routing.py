@@ -1,7 +1,7 @@
 """Routes with a rule that says who may use them; a route without a rule cannot be made."""
 
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -45,6 +45,8 @@ class Rule:
     # It may be about very many jobs: its body may be as large as that of a batch, and one at a time of a caller is
     # carried out while there are other callers.
     is_bulk: bool = False
+    # One value of its body may be as large as the body, such as a message with images.
+    has_large_values: bool = False
     # Which of its requests stream, or wait for work: they count as streams.
     is_long: Callable[[Request], bool] = lambda request: False
 
@@ -56,9 +58,10 @@ def needs(
     creates: bool = False,
     conflicts: bool = False,
     is_bulk: bool = False,
+    has_large_values: bool = False,
     is_long: Callable[[Request], bool] = lambda request: False,
 ) -> Callable[[Endpoint], Endpoint]:
-    return _ruled(Rule(scope, office, creates, conflicts, is_bulk, is_long))
+    return _ruled(Rule(scope, office, creates, conflicts, is_bulk, has_large_values, is_long))
 
 
 def always(request: Request) -> bool:
@@ -107,9 +110,14 @@ class Route(APIRoute):
                 return response
             lane = lane_of(request)
             bodies: Bodies = request.app.state.bodies
-            with bodies.of(lane) as reservation:
-                body = await bodies.read(request, lane, reservation, rule.is_bulk) if has_body else NO_BODY
-                return await _share(request, rule, lane, lambda: endpoint(**arguments.of(request, body)))
+            with ExitStack() as kept:
+                reservation, body = kept.enter_context(bodies.of(lane)), NO_BODY
+                if has_body:
+                    body = await bodies.read(request, lane, reservation, rule.is_bulk, rule.has_large_values)
+                answer = await _share(request, rule, lane, lambda: endpoint(**arguments.of(request, body)))
+                if isinstance(answer, _LongResponse):
+                    answer.at_end(kept.pop_all().close)  # A caller who waits may keep its body in memory.
+                return answer
 
         return admit_and_handle
 
@@ -134,17 +142,21 @@ async def _share(
 
 
 class _LongResponse(Response):
-    """An answer that calls `close` when it has ended, however it ends."""
+    """An answer that calls `close`, and what `at_end` adds, when it has ended, however it ends."""
 
     def __init__(self, response: Response, close: Callable[[], None]) -> None:
         self._response = response
-        self._close = close
+        self._ends = [close]
+
+    def at_end(self, close: Callable[[], None]) -> None:
+        self._ends.append(close)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         try:
             await self._response(scope, receive, send)
         finally:
-            self._close()
+            for close in self._ends:
+                close()
 
 
 class Router:

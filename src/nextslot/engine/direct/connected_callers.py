@@ -20,8 +20,8 @@ class Update:
 
 
 class ConnectedCaller:
-    def __init__(self, direct_id: str) -> None:
-        self._direct_id = direct_id
+    def __init__(self, direct_id: str, run_id: str) -> None:
+        self._ids = {"direct_id": direct_id, "run_id": run_id}
         self.ended: asyncio.Future[Direct] = asyncio.get_running_loop().create_future()
         self.updates: asyncio.Queue[Update | Unavailable] | None = None
         # The number of callers before this one, if its wait timed out.
@@ -37,11 +37,11 @@ class ConnectedCaller:
         """Sends the place if it has changed. Drops a place that was read before the start and arrives after it."""
         if not self.has_started and ahead != self._place:
             self._place = ahead
-            self.send("place", {"direct_id": self._direct_id, "ahead": ahead})
+            self.send("place", {**self._ids, "ahead": ahead})
 
     def send_started(self) -> None:
         self.has_started = True
-        self.send("started", {"direct_id": self._direct_id})
+        self.send("started", self._ids)
 
     def fail(self, error: Unavailable) -> None:
         if self.updates is not None:

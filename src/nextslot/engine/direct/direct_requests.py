@@ -434,7 +434,7 @@ class DirectExecutionHandler:
             _refuse_wrong_id(wanted.direct_id)
         run_id = self._chance.new_id()
         self._tracer.called(run_id)
-        caller = self.callers[run_id] = ConnectedCaller(wanted.direct_id or run_id)
+        caller = self.callers[run_id] = ConnectedCaller(wanted.direct_id or run_id, run_id)
         return run_id, caller
 
     def _disconnect(self, store: Store, run_id: str, detach: bool) -> None:

@@ -101,6 +101,10 @@ class Outages:
             self._lanes.counters(tx).is_freed = True
             self._events.note(tx, "resource_released", now, None, details={"resource": resource})
 
+    def answers_again(self, tx: Tx, resource: str, now: Instant) -> None:
+        """Ends the hold of a resource that was found to answer, before its next probe."""
+        self._answered(tx, resource, now)
+
     def release(self, tx: Tx, resource: str, now: Instant) -> None:
         """Ends a hold because an operator says that the resource can be used again."""
         stored = outages.get(tx, resource)

@@ -97,7 +97,7 @@ class ForecastSimulator:
         self._clock = _Clock(snapshot.now)
         self._ends: list[tuple[Instant, int, _End]] = []
         self._numbers = itertools.count()
-        self._open = set(snapshot.queue)
+        self._open = {*snapshot.queue, *snapshot.waiting}
         # The estimates that the current instant of the simulation depends on.
         self._certainty = Certainty()
         self.expected: dict[str, Expected] = {}
@@ -149,7 +149,7 @@ class ForecastSimulator:
         )
 
     def run(self) -> None:
-        """Simulates until every job of the office's queue has started, or nothing more happens."""
+        """Simulates until every job of the office's queue and every caller has started, or nothing more happens."""
         for working in self._snapshot.working:
             self._continue(working)
         self._dispatcher.start()

@@ -57,6 +57,8 @@ class Snapshot:
     # The office's queued jobs in order, up to WINDOW, and whether these are all.
     queue: list[str]
     is_whole: bool
+    # The runs of the direct callers of the office who wait.
+    waiting: list[str]
     # How many of the copied jobs of each lane are ready to start, and the place of the first.
     ready: Mapping[int, tuple[int, Bound]]
     nodes: Sequence[Node]
@@ -100,6 +102,7 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
         working=[*_running(running, runs), *_direct(callers)],
         queue=queue.column("job_id"),
         is_whole=is_whole,
+        waiting=_waiting(callers, office_id),
         ready=_ready(jobs),
         nodes=nodes,
         has_aging=any(settings.column("priority_aging_seconds")),
@@ -203,6 +206,11 @@ def _running(running: Rows, runs: Rows) -> list[Working]:
             *(running.column(name) for name in wanted), strict=True
         )
     ]
+
+
+def _waiting(callers: Rows, office_id: str) -> list[str]:
+    columns = (callers.column(name) for name in ("run_id", "office_id", "status"))
+    return [one for one, office, status in zip(*columns, strict=True) if office == office_id and status == "WAITING"]
 
 
 def _direct(callers: Rows) -> list[Working]:

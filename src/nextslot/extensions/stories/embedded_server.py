@@ -1,4 +1,6 @@
-"""The embedded model's server: a process of its own that answers Ollama's protocol on loopback, one request at a time.
+"""The embedded model's server: a process of its own that answers one request at a time on loopback.
+
+It speaks Ollama's protocol, and that of OpenAI at `/v1` for the gateway.
 
 Run by `embedded.py` as a plain file, with the weights as its argument. It imports nothing of nextslot, so that it stays
 small, and it ends as soon as its standard input does: when the scheduler says so, and also when that was killed.
@@ -69,40 +71,63 @@ class Model:
 
     def chat(self, wanted: dict[str, Any], is_gone: Callable[[], bool], say: Callable[[str], None]) -> dict[str, Any]:
         """Generates an answer, piece by piece, until it ends or its caller hangs up; returns how it ended."""
+        ended: dict[str, Any] = {"reason": "stop", "tokens": 0}
+
+        def take(chunk: dict[str, Any]) -> None:
+            choice = chunk["choices"][0]
+            content = choice["delta"].get("content")
+            ended["reason"] = choice.get("finish_reason") or ended["reason"]
+            ended["tokens"] = chunk.get("timings", {}).get("predicted_n", 0)
+            if content:
+                say(content)
+
+        self.stream(wanted, is_gone, take)
+        return ended
+
+    def stream(
+        self,
+        wanted: dict[str, Any],
+        is_gone: Callable[[], bool],
+        take: Callable[[dict[str, Any]], None],
+        is_chat: bool = True,
+    ) -> None:
+        """Generates an answer, and passes on each chunk in OpenAI's form, until the answer ends or its caller hangs
+        up.
+        """
         while not self._turn.acquire(timeout=0.1):
             if is_gone():
                 raise ConnectionAbortedError
         try:
-            return self._chat(wanted, is_gone, say)
+            self._stream(wanted, is_gone, take, is_chat)
         finally:
             self._turn.release()
 
-    def _chat(self, wanted: dict[str, Any], is_gone: Callable[[], bool], say: Callable[[str], None]) -> dict[str, Any]:
-        ended: dict[str, Any] = {"reason": "stop", "tokens": 0}
+    def _stream(
+        self,
+        wanted: dict[str, Any],
+        is_gone: Callable[[], bool],
+        take: Callable[[dict[str, Any]], None],
+        is_chat: bool,
+    ) -> None:
         failed: list[BaseException] = []
 
-        def take(chunk: dict[str, Any]) -> bool:
+        def check_and_take(chunk: dict[str, Any]) -> bool:
             """Gets each token; True stops the generation. Its exception is kept, because the library would lose it."""
             try:
                 if is_gone():
                     raise ConnectionAbortedError
                 if "error" in chunk:
                     raise Refused(400, str(chunk["error"].get("message")))
-                choice = chunk["choices"][0]
-                content = choice["delta"].get("content")
-                ended["reason"] = choice.get("finish_reason") or ended["reason"]
-                ended["tokens"] = chunk.get("timings", {}).get("predicted_n", 0)
-                if content:
-                    say(content)
+                take(chunk)
             except Exception as error:
                 failed.append(error)
                 return True
             return False
 
-        self._server.handle_chat_completions({**wanted, "stream": True}, take)
+        handle = self._server.handle_chat_completions if is_chat else self._server.handle_completions
+        handle({**wanted, "stream": True}, check_and_take)
         if failed:
             raise failed[0]
-        return ended
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -119,6 +144,9 @@ class Handler(BaseHTTPRequestHandler):
             self._answer_json(200, {"version": "0.0.0-nextslot"})
         elif self.path == "/api/tags":
             self._answer_json(200, {"models": [self.server.description]})
+        elif self.path == "/v1/models":
+            model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "embedded"}
+            self._answer_json(200, {"object": "list", "data": [model]})
         else:
             self._answer_json(404, {"error": "there is no such path here"})
 
@@ -127,18 +155,45 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             body = self._body()  # First of all: what is left of it would be taken for the next request.
-            if self.path not in ("/api/generate", "/api/chat"):
+            if self.path in ("/v1/chat/completions", "/v1/completions"):
+                self._complete(body, is_chat=self.path == "/v1/chat/completions")
+            elif self.path == "/v1/embeddings":
+                raise Refused(400, "the embedded model makes no embeddings: use a model for embeddings")
+            elif self.path in ("/api/generate", "/api/chat"):
+                self._generate(body, is_chat=self.path == "/api/chat")
+            else:
                 raise Refused(404, "there is no such path here")
-            self._generate(body, is_chat=self.path == "/api/chat")
         except Refused as error:
-            self._answer_json(error.status, {"error": str(error)})
+            said = {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}
+            self._answer_json(error.status, {"error": said if self.path.startswith("/v1/") else str(error)})
         except (ConnectionError, TimeoutError):
             self.close_connection = True
 
+    def _complete(self, body: dict[str, Any], is_chat: bool) -> None:
+        """Answers in OpenAI's form, which is the library's own."""
+        model = _model_of(body)
+        tokens = body.get("max_completion_tokens") or body.get("max_tokens") or MOST_TOKENS
+        most = tokens if _is_number(tokens) and 0 < tokens < MOST_TOKENS else MOST_TOKENS
+        left_out = ("model", "stream", "max_completion_tokens")
+        wanted = {**{name: value for name, value in body.items() if name not in left_out}, "max_tokens": most}
+        if body.get("stream") is True:
+            events = _EventStream(self, model)
+            try:
+                self.server.model.stream(wanted, self._is_gone, events.send, is_chat)
+            except Refused as error:
+                if not events.has_begun:
+                    raise
+                events.write({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}})
+            events.end()
+            return
+        whole = _WholeAnswer(is_chat)
+        self.server.model.stream(
+            {**wanted, "stream_options": {"include_usage": True}}, self._is_gone, whole.take, is_chat
+        )
+        self._answer_json(200, {**whole.answer, "model": model})
+
     def _generate(self, body: dict[str, Any], is_chat: bool) -> None:
-        model = body.get("model")
-        if not isinstance(model, str) or model.lower() not in NAMES:
-            raise Refused(404, f"model {model!r} not found: the embedded model is {MODEL}")
+        model = _model_of(body)
         messages = _messages(body, is_chat)
         answer = _ModelAnswer(self, model, is_chat, is_stream=body.get("stream") is not False)
         ended: dict[str, Any] = {"reason": "load", "tokens": 0}
@@ -250,6 +305,75 @@ class _ModelAnswer:
         self._handler.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
 
 
+class _EventStream:
+    """An answer in OpenAI's form: chunks as server-sent events."""
+
+    def __init__(self, handler: Handler, model: str) -> None:
+        self._handler = handler
+        self._model = model
+        self.has_begun = False
+
+    def send(self, chunk: dict[str, Any]) -> None:
+        # The library calls the model by the path of its file.
+        self.write({**chunk, "model": self._model})
+
+    def write(self, event: dict[str, Any]) -> None:
+        self._send(b"data: " + json.dumps(event).encode() + b"\n\n")
+
+    def end(self) -> None:
+        self._send(b"data: [DONE]\n\n")
+        self._handler.wfile.write(b"0\r\n\r\n")
+
+    def _send(self, data: bytes) -> None:
+        """Sends the headers with the first chunk, so that an earlier refusal can have its own status."""
+        if not self.has_begun:
+            self.has_begun = True
+            self._handler.send_response(200)
+            self._handler.send_header("Content-Type", "text/event-stream")
+            self._handler.send_header("Transfer-Encoding", "chunked")
+            self._handler.end_headers()
+        self._handler.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+
+class _WholeAnswer:
+    """Joins chunks to one answer. Made of chunks, because a generation is stopped between two of them."""
+
+    def __init__(self, is_chat: bool) -> None:
+        self._is_chat = is_chat
+        self._text: list[str] = []
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._ended: str | None = None
+        self._last: dict[str, Any] = {}
+
+    def take(self, chunk: dict[str, Any]) -> None:
+        self._last = {**self._last, **chunk}
+        for choice in chunk["choices"]:
+            said = choice.get("delta", {}) if self._is_chat else {"content": choice.get("text")}
+            self._text.append(said.get("content") or "")
+            for part in said.get("tool_calls") or ():
+                self._add_call(part)
+            self._ended = choice.get("finish_reason") or self._ended
+
+    def _add_call(self, part: dict[str, Any]) -> None:
+        call = self._calls.setdefault(part["index"], {"function": {"name": "", "arguments": ""}})
+        call |= {name: part[name] for name in ("id", "type") if name in part}
+        for name, text in part.get("function", {}).items():
+            call["function"][name] += text
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        text = "".join(self._text)
+        choice: dict[str, Any] = {"index": 0, "finish_reason": self._ended, "logprobs": None}
+        if self._is_chat:
+            calls = {"tool_calls": list(self._calls.values())} if self._calls else {}
+            choice["message"] = {"role": "assistant", "content": text or None if calls else text, **calls}
+        else:
+            choice["text"] = text
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        about = {name: self._last.get(name) for name in ("id", "created", "usage")}
+        return {**about, "object": kind, "choices": [choice]}
+
+
 class ModelServer(ThreadingHTTPServer):
     daemon_threads = True
 
@@ -269,6 +393,13 @@ class ModelServer(ThreadingHTTPServer):
         """Prints errors to standard error, unless the client has hung up."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
+
+
+def _model_of(body: dict[str, Any]) -> str:
+    model = body.get("model")
+    if not isinstance(model, str) or model.lower() not in NAMES:
+        raise Refused(404, f"model {model!r} not found: the embedded model is {MODEL}")
+    return model
 
 
 def _messages(body: dict[str, Any], is_chat: bool) -> list[dict[str, str]]:

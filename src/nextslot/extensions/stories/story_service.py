@@ -5,6 +5,7 @@ import json
 import logging
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,16 @@ class StoryService(Attached):
                 return f"{OLLAMA}:{min(writers, key=lambda model: model['size'])['name']}" if writers else None
         except (OSError, ValueError, LookupError, TypeError):
             return DEFAULT_MODEL if weights() else None
+
+    # For other extensions: the embedded model speaks OpenAI's protocol too.
+
+    def embedded_models(self) -> list[str]:
+        """Returns the names of the embedded models; none if the extra `local-llm` is not installed."""
+        return [DEFAULT_MODEL] if self.models.embedded.is_installed else []
+
+    def embedded_server(self) -> AbstractAsyncContextManager[str]:
+        """Returns a block in which the server of the embedded model runs; it yields the address."""
+        return self.models.embedded.running()
 
     async def start(self) -> None:
         # A model server that does not answer takes seconds to time out; the start does not wait for that.

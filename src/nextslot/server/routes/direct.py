@@ -205,6 +205,15 @@ async def told(
                 yield event(update.data, event=update.kind)
 
 
+def refusal_of(ended: Direct, ahead: int) -> NextslotError | None:
+    """Returns the error of a caller whose work never started; None if it did."""
+    try:
+        answered(ended, ahead)
+    except NextslotError as error:
+        return error
+    return None
+
+
 async def _is_here(scheduler: Services, found: Direct) -> bool:
     """Returns whether the log is on this disk, or does not exist: work that wrote nothing has none."""
     has_none = found.log_path is None and found.finished_at is not None

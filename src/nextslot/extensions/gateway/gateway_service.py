@@ -1,0 +1,318 @@
+"""GatewayService: which upstream answers for a model, the requests of connected callers, and the job type that asks.
+
+A request's body stays in memory, in a `Call`: the store gets its model and its numbers of tokens, never its text.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nextslot.domain import Json, Outcome
+from nextslot.errors import Problem
+from nextslot.executors.run_context import MAX_RESULT_BYTES, Fail, RunContext
+from nextslot.extension_api import Attached, Counters
+from nextslot.extension_api.host import Host
+
+from .error_form import in_the_protocols_form
+from .protocol import CHAT, ENDPOINTS, Body, ProtocolError, checked
+from .settings import GatewaySettings, ModelSettings, UpstreamSettings
+from .upstreams import (
+    LIST_AGAIN_SECONDS,
+    Answer,
+    EmbeddedModels,
+    Opened,
+    Part,
+    Piece,
+    Timeouts,
+    Upstream,
+    UpstreamConfig,
+    UpstreamError,
+)
+
+JOB_TYPE = "model_request"
+OLLAMA = "ollama"
+OLLAMA_BASE_URL = "http://127.0.0.1:11434"
+# How many bytes may wait for a slow reader before the upstream is not read any more.
+MOST_UNSENT = 1024 * 1024
+MOST_NAMED = 10
+ANSWER_FILE = "answer.json"
+
+_PARAMS = {
+    "type": "object",
+    "properties": {
+        "model": {"type": "string", "minLength": 1, "maxLength": 200},
+        "endpoint": {"enum": list(ENDPOINTS)},
+        "upstream": {"type": "string"},
+        "body": {"type": "object"},
+    },
+    "required": ["model"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a request for a model goes, and what it occupies."""
+
+    upstream: Upstream
+    # What the upstream calls the model.
+    name: str
+    resource: str
+    units: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A request of a connected caller."""
+
+    call_id: str
+    endpoint: str
+    model: str
+    target: Target
+    body: Body
+    _unsent: int = 0
+    _has_room: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_stream(self) -> bool:
+        return bool(self.body.get("stream"))
+
+    @property
+    def params(self) -> dict[str, Json]:
+        """Returns what is stored of it."""
+        return {"model": self.model, "endpoint": self.endpoint, "upstream": self.target.upstream.config.name}
+
+    async def room_after(self, size: int) -> None:
+        """Counts bytes that the caller has not read; waits while there are too many."""
+        self._unsent += size
+        while self._unsent > MOST_UNSENT:
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    def sent(self, size: int) -> None:
+        self._unsent -= size
+        self._has_room.set()
+
+
+class GatewayService(Attached):
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.settings = GatewaySettings()
+        self._upstreams: dict[str, Upstream] = {}
+        self._calls: dict[str, Call] = {}
+        self._answered: Counter[tuple[str, ...]] = Counter()
+        host.job_types.add(
+            JOB_TYPE, self.request, params_schema=_PARAMS, infer_resources=self._resources, check=_body_problems
+        )
+
+    def configure(self, tables: Mapping[str, Any], data: Path) -> None:
+        """Applies `[gateway]` once. A changed table needs a restart, because running work uses the old upstreams."""
+        if not self._upstreams:
+            self.settings = tables["gateway"]
+            self._connect()
+
+    def _connect(self) -> None:
+        timeouts = Timeouts(
+            self.settings.connect_seconds, self.settings.first_byte_seconds, self.settings.between_seconds
+        )
+        for name, one in (self.settings.upstreams or _usual_upstreams()).items():
+            config = UpstreamConfig(
+                name=name,
+                resource=one.resource or (OLLAMA if one.embedded else name),
+                base_url=one.base_url,
+                token_env=one.token_env,
+                patterns=tuple(one.models),
+                timeouts=timeouts,
+            )
+            self._upstreams[name] = upstream = Upstream(config, self._embedded)
+            if not one.embedded:
+                self.host.probe(config.resource, upstream.answers)
+
+    def _embedded(self) -> EmbeddedModels | None:
+        found = self.host.find("stories")
+        return found if isinstance(found, EmbeddedModels) else None
+
+    async def start(self) -> None:
+        if not self._upstreams:
+            self._connect()
+
+    async def stop(self) -> None:
+        for upstream in self._upstreams.values():
+            await upstream.close()
+
+    def wrap(self, app: Any, root_path: str) -> Any:
+        return in_the_protocols_form(app, root_path)
+
+    def counters(self) -> Iterable[Counters]:
+        yield (
+            "nextslot_gateway_answers_total",
+            "Answers of the gateway, by model and by the status that the caller got",
+            ("model", "status"),
+            self._answered,
+        )
+
+    def office_of(self, key_name: str) -> str | None:
+        """Returns the configured office of a key that is for all offices."""
+        return self.settings.offices.get(key_name)
+
+    # Models.
+
+    async def models(self) -> list[Mapping[str, Any]]:
+        """Returns the models of all upstreams that answer, each name once, in the form of the protocol."""
+        upstreams = self._upstreams.values()
+        lists = await asyncio.gather(*(one.models() for one in upstreams))
+        found = {
+            one["id"]: {"object": "model", "created": 0, **one, "owned_by": upstream.config.name}
+            for upstream, listed in reversed(list(zip(upstreams, lists, strict=True)))
+            for one in listed
+        }
+        named = {
+            name: {"id": name, "object": "model", "created": 0, "owned_by": one.upstream}
+            for name, one in self.settings.models.items()
+        }
+        return [*named.values(), *(one for name, one in found.items() if name not in named)]
+
+    async def call(self, call_id: str, endpoint: str, body: object) -> Call:
+        """Makes a call of a request. Raises ProtocolError if it is wrong, or its upstream is known to be down."""
+        asked = checked(endpoint, body)
+        model = asked["model"]
+        target = self._target(model)
+        if target is None:
+            await asyncio.gather(*(one.models(LIST_AGAIN_SECONDS) for one in self._upstreams.values()))
+            target = self._target(model) or self._unlisted(model)
+        if target is None:
+            raise self.unknown(model)
+        if target.upstream.is_down:
+            await self._refuse_if_down(target)
+        return Call(call_id, endpoint, model, target, asked)
+
+    def _target(self, model: str) -> Target | None:
+        configured = self.settings.models.get(model)
+        if configured is not None:
+            return self._configured(model, configured)
+        for upstream in self._upstreams.values():
+            if (name := upstream.accepts(model)) is not None:
+                return Target(upstream, name, upstream.config.resource)
+        prefix, slash, rest = model.partition("/")
+        upstream_of_prefix = self._upstreams.get(prefix) if slash else None
+        if upstream_of_prefix is not None and (name := upstream_of_prefix.accepts(rest)) is not None:
+            return Target(upstream_of_prefix, name, upstream_of_prefix.config.resource)
+        return None
+
+    def _configured(self, model: str, settings: ModelSettings) -> Target:
+        upstream = self._upstreams[settings.upstream]
+        resource = settings.resource or upstream.config.resource
+        return Target(upstream, settings.name or model, resource, settings.units)
+
+    def _unlisted(self, model: str) -> Target | None:
+        """Returns the first upstream that lists nothing: it may have the model, and says so itself if not."""
+        found = next((one for one in self._upstreams.values() if one.is_unlisted), None)
+        return None if found is None else Target(found, model, found.config.resource)
+
+    def unknown(self, model: str) -> ProtocolError:
+        listed = [one["id"] for upstream in self._upstreams.values() for one in upstream.listed]
+        known = list(dict.fromkeys([*self.settings.models, *listed]))
+        there = f"there are: {', '.join(known[:MOST_NAMED])}" if known else "no upstream has a model now"
+        more = ", …" if len(known) > MOST_NAMED else ""
+        return ProtocolError(404, f"there is no model {model[:200]!r}; {there}{more}", "model_not_found", "model")
+
+    async def _refuse_if_down(self, target: Target) -> None:
+        """Answers a caller at once while nobody listens at the upstream, instead of letting it wait for a slot."""
+        if not await target.upstream.answers():
+            raise target.upstream.unreachable().shown
+        # It answers again, sooner than the next probe of its resource.
+        now = self.host.clock.now()
+        await self.host.work.write_more(lambda tx: self.host.outages.answers_again(tx, target.resource, now))
+
+    def _resources(self, params: Mapping[str, Any]) -> Mapping[str, int]:
+        model, named = str(params["model"]), params.get("upstream")
+        target = self._target(model) if named is None or model in self.settings.models else None
+        if target is not None:
+            return {target.resource: target.units}
+        upstream = self._upstreams.get(str(named)) or next(iter(self._upstreams.values()), None)
+        return {} if upstream is None else {upstream.config.resource: 1}
+
+    # Work.
+
+    @contextmanager
+    def connected(self, call: Call) -> Iterator[None]:
+        """Keeps a call for the run that carries it out, until the block ends."""
+        self._calls[call.call_id] = call
+        try:
+            yield
+        finally:
+            del self._calls[call.call_id]
+
+    def note_answer(self, call: Call, status: int) -> None:
+        self._answered[call.model, str(status)] += 1
+
+    async def request(
+        self, run: RunContext, model: str, endpoint: str = CHAT, upstream: str | None = None, body: Body | None = None
+    ) -> Any:
+        """Asks the upstream: for a connected caller, who gets each part as it comes, or for a job with a `body`."""
+        call = self._calls.get(run.job_id)
+        if call is not None:
+            return await self._answer(run, call)
+        if body is None:
+            raise Fail("it has no body, and no caller of /v1 is connected; give params.body", "invalid")
+        try:
+            call = await self.call(run.job_id, endpoint, {**body, "model": model, "stream": False})
+        except ProtocolError as error:
+            raise Fail(error.message, "unavailable" if error.status >= 500 else "invalid") from error
+        return await self._as_job(run, call)
+
+    async def _answer(self, run: RunContext, call: Call) -> Any:
+        usage: Mapping[str, Any] | None = None
+        try:
+            async with aclosing(call.target.upstream.ask(call.endpoint, _renamed(call))) as parts:
+                async for part in parts:
+                    usage = usage if isinstance(part, Opened) else part.usage or usage
+                    run.note("answer", {"part": part})
+                    if isinstance(part, Piece):
+                        await call.room_after(len(part.data))
+        except UpstreamError as error:
+            run.note("answer", {"part": error.shown})
+            return Outcome.failed(error.kind, error.shown.message)
+        return {"model": call.model, "usage": usage}
+
+    async def _as_job(self, run: RunContext, call: Call) -> Any:
+        """Returns the answer as the result of a job; an answer that is too large for a result is an artifact."""
+        try:
+            async with aclosing(call.target.upstream.ask(call.endpoint, _renamed(call))) as parts:
+                [answer] = [part async for part in parts if isinstance(part, Answer)]
+        except UpstreamError as error:
+            return Outcome.failed(error.kind, error.shown.message)
+        if len(answer.body) < MAX_RESULT_BYTES // 2:
+            return orjson.loads(answer.body)
+        await asyncio.to_thread((run.artifacts / ANSWER_FILE).write_bytes, answer.body)
+        return {"model": call.model, "usage": answer.usage, "file": ANSWER_FILE}
+
+
+def _usual_upstreams() -> dict[str, UpstreamSettings]:
+    address = os.environ.get("OLLAMA_BASE_URL") or OLLAMA_BASE_URL
+    return {OLLAMA: UpstreamSettings(base_url=address), "embedded": UpstreamSettings(embedded=True)}
+
+
+def _renamed(call: Call) -> Body:
+    return call.body if call.model == call.target.name else {**call.body, "model": call.target.name}
+
+
+def _body_problems(params: Mapping[str, Any]) -> list[Problem]:
+    """Checks the body of a job; a caller of `/v1` has none here."""
+    if "body" not in params:
+        return []
+    try:
+        checked(params.get("endpoint", CHAT), {**params["body"], "model": params["model"]})
+    except ProtocolError as error:
+        return [Problem(f"params.body.{error.param}" if error.param else "params.body", error.message)]
+    return []
+
+
+__all__ = ["JOB_TYPE", "Answer", "Call", "GatewayService", "Opened", "Part", "Piece"]

@@ -1,0 +1,45 @@
+"""A real server with the gateway in front of an upstream, on a real socket."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from nextslot import Scheduler, extension_api
+from nextslot.domain.limits import Limits
+from nextslot.extensions.gateway.gateway_service import GatewayService
+from nextslot.extensions.gateway.settings import GatewaySettings, UpstreamSettings
+from nextslot.server.app import Options
+from nextslot.server.fair_shares import FairShares, ShareLimits
+from nextslot.services.runtime_settings import ReloadableSettings
+from tests import databases
+from tests.server.support import Server, served
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@asynccontextmanager
+async def gateway(tmp_path: Path, base_url: str | None, slots: int = 1, **settings: Any) -> AsyncIterator[Server]:
+    """Serves with one upstream, `fake`, at this address; None: with the usual upstreams."""
+    upstreams = {} if base_url is None else {"fake": UpstreamSettings(base_url=base_url, token_env=None)}
+    given = {"upstreams": upstreams, **settings}
+    limits = Limits(resources={"fake": slots})
+    scheduler = Scheduler(
+        databases.url(tmp_path), data=tmp_path, extensions=[*extension_api.used_by_server(), "gateway"], limits=limits
+    )
+    scheduler.settings.use(
+        ReloadableSettings(limits=limits, offices={"default": {"max_concurrent_jobs": 0}}, direct_waiting=1000)
+    )
+    scheduler.extension(GatewayService).configure({"gateway": GatewaySettings(**given)}, tmp_path)
+    options = Options(shares=FairShares(ShareLimits(streams_of_lane=500, refused_seconds=0.1)))
+    async with served(Server(scheduler, options)) as server:
+        yield server
+
+
+def chat(model: str, text: str = "Hello", **more: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": text}], **more}
+
+
+async def directs(server: Server) -> list[Any]:
+    """All direct executions, the newest first."""
+    return list((await server.scheduler.lists.direct(limit=500)).items)

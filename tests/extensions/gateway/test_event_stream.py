@@ -1,0 +1,49 @@
+"""Events are read as they are, however their bytes arrive."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextslot.extensions.gateway.event_stream import TooLong, data_of, events
+
+LINES = st.lists(st.sampled_from(["data: {}", 'data: {"a": "🦉"}', "data:x", ": note", "event: y", "id: 1"]), min_size=1)
+
+
+async def in_pieces(data: bytes, cuts: list[int]) -> AsyncGenerator[bytes, None]:
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    for begin, end in zip(places, places[1:], strict=False):
+        yield data[begin:end]
+
+
+async def read(data: bytes, cuts: list[int]) -> list[list[bytes]]:
+    return [lines async for lines in events(in_pieces(data, cuts), 10_000)]
+
+
+@given(st.lists(LINES, max_size=5), st.sampled_from(["\n", "\r\n", "\r"]), st.lists(st.integers(0, 10_000), max_size=30))
+def test_events_do_not_depend_on_where_the_bytes_are_cut(wanted: list[list[str]], end: str, cuts: list[int]) -> None:
+    data = "".join(end.join(lines) + 2 * end for lines in wanted).encode()
+
+    found = asyncio.run(read(data, cuts))
+
+    assert found == [[line.encode() for line in lines] for lines in wanted]
+
+
+async def test_what_is_cut_off_is_no_event() -> None:
+    assert await read(b"data: 1\n\ndata: 2", []) == [[b"data: 1"]]
+    assert await read(b"data: 1\n\ndata: 2\n", []) == [[b"data: 1"]]
+    assert await read(b"\n\n\n", []) == []
+
+
+async def test_an_event_without_an_end_is_refused() -> None:
+    with pytest.raises(TooLong):
+        await read(b"data: " + b"x" * 20_000, [])
+    with pytest.raises(TooLong):
+        await read(b"data: x\n" * 5_000, [])
+
+
+def test_data_is_joined_by_line_and_comments_have_none() -> None:
+    assert data_of([b"data: a", b"event: b", b"data:c"]) == b"a\nc"
+    assert data_of([b": a"]) is None
