@@ -1,6 +1,7 @@
 """Events are read as they are, however their bytes arrive."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -9,12 +10,14 @@ from hypothesis import strategies as st
 
 from nextslot.extensions.gateway.event_stream import TooLong, data_of, events
 
-LINES = st.lists(st.sampled_from(["data: {}", 'data: {"a": "🦉"}', "data:x", ": note", "event: y", "id: 1"]), min_size=1)
+LINES = st.lists(
+    st.sampled_from(["data: {}", 'data: {"a": "🦉"}', "data:x", ": note", "event: y", "id: 1"]), min_size=1
+)
 
 
 async def in_pieces(data: bytes, cuts: list[int]) -> AsyncGenerator[bytes, None]:
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    for begin, end in zip(places, places[1:], strict=False):
+    for begin, end in itertools.pairwise(places):
         yield data[begin:end]
 
 
@@ -22,7 +25,9 @@ async def read(data: bytes, cuts: list[int]) -> list[list[bytes]]:
     return [lines async for lines in events(in_pieces(data, cuts), 10_000)]
 
 
-@given(st.lists(LINES, max_size=5), st.sampled_from(["\n", "\r\n", "\r"]), st.lists(st.integers(0, 10_000), max_size=30))
+@given(
+    st.lists(LINES, max_size=5), st.sampled_from(["\n", "\r\n", "\r"]), st.lists(st.integers(0, 10_000), max_size=30)
+)
 def test_events_do_not_depend_on_where_the_bytes_are_cut(wanted: list[list[str]], end: str, cuts: list[int]) -> None:
     data = "".join(end.join(lines) + 2 * end for lines in wanted).encode()
 
