@@ -58,6 +58,13 @@ prepare_browser() {
     command -v chromium >/dev/null || install chromium "the browser tests need"
 }
 
+# The JavaScript client of the gateway's tests; npm installs it.
+prepare_javascript() {
+    [[ "${CI:-}" == true ]] || return 0  # On a laptop, those tests are skipped.
+    command -v node >/dev/null || install nodejs "tests of the gateway's JavaScript client need"
+    command -v npm >/dev/null || install npm "tests of the gateway's JavaScript client need"
+}
+
 prepare_sandbox() {
     command -v bwrap >/dev/null || install bubblewrap "sandboxes of commands need"
 }

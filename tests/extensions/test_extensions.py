@@ -28,7 +28,7 @@ from tests.support import environment_of_copy, named
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(nextslot.__file__).parent
-BUILT_IN = ["adopt", "demo", "legacy", "mcp", "offices", "stories"]
+BUILT_IN = ["adopt", "demo", "gateway", "legacy", "mcp", "offices", "stories"]
 QUICK = '[job_types.quick]\ncommand = ["true"]\n'
 # Of the core's tests those that are nearest to what extensions hook into: webhooks, job types, routes and errors.
 SAMPLE = [
@@ -114,7 +114,7 @@ def test_a_server_has_all_that_come_with_it_unless_they_are_disabled(tmp_path: P
 
 def test_an_unknown_name_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(
-        Invalid, match="there is no extension 'legcay'; there are: adopt, demo, legacy, mcp, offices, stories"
+        Invalid, match="there is no extension 'legcay'; there are: adopt, demo, gateway, legacy, mcp, offices, stories"
     ):
         load(tmp_path, environment={}, overrides={"extensions.disabled": ["legcay"]})
     with pytest.raises(Invalid, match="there is no extension 'legcay'"):

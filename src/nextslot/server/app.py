@@ -154,7 +154,7 @@ def application(scheduler: Scheduler, options: Options) -> FastAPI:
     options.bodies.bytes_of = lambda lane: scheduler.quotas.of(lane.removeprefix("office ")).body_bytes
     app.state.shares = options.shares
     app.state.office_rate_limits = OfficeRateLimits(scheduler.quotas)
-    app.state.off = {path: one.name for one in extension_api.find_all() if one not in used for path in one.paths}
+    app.state.off = {path: _why_off(one) for one in extension_api.find_all() if one not in used for path in one.paths}
     app.state.exposition = None
     app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]
     problems.install(app)
@@ -162,6 +162,13 @@ def application(scheduler: Scheduler, options: Options) -> FastAPI:
         # Without the framework's layer for routers inside routers.
         app.router.routes.extend(router.routes)
     return app
+
+
+def _why_off(extension: extension_api.Extension) -> str:
+    if extension.is_on_by_default:
+        return f"the extension {extension.name!r} is off on this server: see `extensions.disabled` in its configuration"
+    tables = " or ".join(f"[{table}]" for table in extension.settings())
+    return f"the extension {extension.name!r} is off on this server: add {tables} to its configuration, and restart it"
 
 
 def describe(scheduler: Scheduler, options: Options | None = None) -> dict[str, Any]:

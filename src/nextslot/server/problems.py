@@ -205,9 +205,9 @@ async def _of_framework(request: Request, error: Exception) -> Response:
 
 def _missing(request: Request) -> str:
     path = request.url.path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
-    for place, name in request.app.state.off.items():
+    for place, why in request.app.state.off.items():
         if path == place or path.startswith(f"{place}/"):
-            return f"the extension {name!r} is off on this server: see `extensions.disabled` in its configuration"
+            return str(why)
     return f"there is no route {request.url.path}; /docs lists those there are"
 
 

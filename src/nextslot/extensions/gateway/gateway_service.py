@@ -16,7 +16,7 @@ import orjson
 
 from nextslot.domain import Json, Outcome
 from nextslot.errors import Problem
-from nextslot.executors.run_context import MAX_RESULT_BYTES, Fail, RunContext
+from nextslot.executors.run_context import MAX_RESULT_BYTES, Fail, QuotaExceeded, RunContext
 from nextslot.extension_api import Attached, Counters
 from nextslot.extension_api.host import Host
 
@@ -279,7 +279,7 @@ class GatewayService(Attached):
                         await call.room_after(len(part.data))
         except UpstreamError as error:
             run.note("answer", {"part": error.shown})
-            return Outcome.failed(error.kind, error.shown.message)
+            return _failed(error, call)
         return {"model": call.model, "usage": usage}
 
     async def _as_job(self, run: RunContext, call: Call) -> Any:
@@ -288,7 +288,7 @@ class GatewayService(Attached):
             async with aclosing(call.target.upstream.ask(call.endpoint, _renamed(call))) as parts:
                 [answer] = [part async for part in parts if isinstance(part, Answer)]
         except UpstreamError as error:
-            return Outcome.failed(error.kind, error.shown.message)
+            return _failed(error, call)
         if len(answer.body) < MAX_RESULT_BYTES // 2:
             return orjson.loads(answer.body)
         await asyncio.to_thread((run.artifacts / ANSWER_FILE).write_bytes, answer.body)
@@ -298,6 +298,13 @@ class GatewayService(Attached):
 def _usual_upstreams() -> dict[str, UpstreamSettings]:
     address = os.environ.get("OLLAMA_BASE_URL") or OLLAMA_BASE_URL
     return {OLLAMA: UpstreamSettings(base_url=address), "embedded": UpstreamSettings(embedded=True)}
+
+
+def _failed(error: UpstreamError, call: Call) -> Outcome:
+    """Returns the outcome of a failed request. An upstream whose quota is used up has its resource held until then."""
+    if error.shown.status == 429:
+        raise QuotaExceeded.of_response(error.shown.headers, error.shown.message, resource=call.target.resource)
+    return Outcome.failed(error.kind, error.shown.message)
 
 
 def _renamed(call: Call) -> Body:
