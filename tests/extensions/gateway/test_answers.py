@@ -161,7 +161,7 @@ async def test_a_key_goes_upstream_and_is_never_shown(tmp_path: Path, monkeypatc
 async def test_a_plain_caller_gets_a_status_and_a_sentence(
     tmp_path: Path, model: str, status: int, code: str | None, words: str
 ) -> None:
-    short = {"first_byte_seconds": 0.3, "between_seconds": 0.3}
+    short: dict[str, Any] = {"first_byte_seconds": 0.3, "between_seconds": 0.3}
     async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url, **short) as server:
         answer = await server.client.post(CHAT, json=chat(model))
         await eventually(lambda: not upstream.active)

@@ -69,7 +69,7 @@ async def test_the_embedded_model_answers_the_python_client(tmp_path: Path) -> N
         wanted = chat("smollm2:135m", "Say hello", max_tokens=6)
 
         whole = await client.chat.completions.create(**wanted)
-        options = {"include_usage": True}
+        options: Any = {"include_usage": True}
         stream = await client.chat.completions.create(**wanted, stream=True, stream_options=options)
         chunks = [chunk async for chunk in stream]
         text = await client.completions.create(model="smollm2:135m", prompt="Once upon a time", max_tokens=4)
@@ -80,7 +80,7 @@ async def test_the_embedded_model_answers_the_python_client(tmp_path: Path) -> N
         await long.close()  # Hangs up.
         after = await client.chat.completions.create(**wanted)
 
-        assert (whole.model, whole.usage.completion_tokens) == ("smollm2:135m", 6)  # type: ignore[union-attr]
+        assert (whole.model, whole.usage.completion_tokens) == ("smollm2:135m", 6)
         assert whole.choices[0].message.content
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
         assert [chunk.usage.completion_tokens for chunk in chunks if chunk.usage] == [6]
