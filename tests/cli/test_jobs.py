@@ -5,12 +5,14 @@ import io
 import json
 import threading
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nextslot.cli.session import Session
+from nextslot.client import Client
 from tests.cli.terminal import Terminal
 from tests.serving import Served, open_gate
 
@@ -223,7 +225,7 @@ def test_run_gives_up_when_the_slot_is_busy(nextslot: Terminal, served: Served) 
     open_gate(served, "busy")
     nextslot("log", job_id, "-f")
     assert said.code == 1
-    assert said.err.startswith("nextslot: ")
+    assert said.err.startswith("waiting: echo takes the next slot; 0 callers are ahead\nnextslot: ")
 
 
 @pytest.mark.parametrize("colour", ["1", ""])
@@ -255,3 +257,33 @@ def test_the_note_of_a_submission_is_printed_once_to_stderr(nextslot: Terminal, 
     assert len(said.word) == 36
     assert err.getvalue() == said.err
     assert nextslot("submit", "echo", "--at", later).err == ""
+
+
+def test_waiting_says_on_stderr_what_for_and_wait_goes_on_from_there(nextslot: Terminal, served: Served) -> None:
+    nextslot("queue", "pause")
+    job = nextslot("submit", "echo", "text=later").out.strip()
+    resume = threading.Timer(3, Client(served.url).resume)
+    resume.start()
+
+    said = nextslot("wait", job)
+    resume.join()
+
+    assert said.code == 0
+    assert "waiting: " in said.err
+    assert "paused" in said.err
+
+
+def test_a_time_may_be_given_from_now_on(nextslot: Terminal) -> None:
+    job = nextslot("submit", "echo", "--at", "+2h", "--json").json
+
+    ahead = datetime.fromisoformat(job["scheduled_for"]) - datetime.now(UTC)
+    assert timedelta(hours=1, minutes=55) < ahead <= timedelta(hours=2)
+    wrong = nextslot("submit", "echo", "--at", "+soon")
+    assert (wrong.code, "'soon' is not a duration; give for example 90s, 30m, 12h or 7d" in wrong.err) == (1, True)
+    nextslot("cancel", job["job_id"])
+
+
+def test_the_version_and_short_help_are_options(nextslot: Terminal) -> None:
+    assert nextslot("--version").out.strip() == nextslot("version").out.strip()
+    assert "Usage: nextslot" in nextslot("-h").out
+    assert "Usage: nextslot submit" in nextslot("submit", "-h").out

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -30,6 +31,13 @@ def seconds(text: str) -> float:
     if found is None:
         raise Invalid(f"{text!r} is not a duration; give for example 90s, 30m, 12h or 7d")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+
+
+def moment(text: str | None) -> str | None:
+    """Reads a time: RFC 3339, which the server reads, or +2h from now."""
+    if text is None or not text.startswith("+"):
+        return text
+    return (datetime.now(UTC) + timedelta(seconds=seconds(text[1:]))).isoformat()
 
 
 # Parameters: a value is JSON if the schema of the job type allows it, else text. `key:=json` is always JSON, a value

@@ -32,6 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback()(before_the_command)
 for part in (service, jobs, top, stats, queue, schedules, templates, groups, webhooks, keys, quotas, nodes, database):

@@ -46,7 +46,7 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The jobs' i
 Priority = Annotated[int | None, typer.Option(help="Higher runs first; default 0.")]
 Title = Annotated[str | None, typer.Option(help="A title for people.")]
 NotBefore = Annotated[
-    str | None, typer.Option("--at", metavar="TIME", help="Start no earlier than this time (RFC 3339).")
+    str | None, typer.Option("--at", metavar="TIME", help="Start no earlier than this time: RFC 3339, or +2h.")
 ]
 Office = Annotated[str | None, typer.Option("--office", help="The office.")]
 OneOffice = Annotated[str, typer.Option("--office", help="The office.")]

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -152,9 +153,18 @@ def run_without_database(wanted: "Configuration", kind: type[A], work: Callable[
     return work(compose(wanted).extension(kind))
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(metadata.version("nextslot"))
+        raise typer.Exit
+
+
 def before_the_command(
     url: Annotated[str | None, typer.Option("--url", help="The server's address, as after the command.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="The API key, as after the command.")] = None,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Accepts --url and --key before the command too, as an alias may have them."""
 

@@ -4,7 +4,9 @@ Progress and log lines of direct work go to stderr, results to stdout.
 """
 
 import contextlib
+import re
 import sys
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from nextslot.client import Client, Direct, Ended, GroupDetail, JobDetail, Update
 
 SUCCESS = ("COMPLETED", "SKIPPED")
+# Who waits longer than this hears what for.
+SILENT_SECONDS = 1.0
 # The exit code by which shells report a program that Ctrl-C ended.
 INTERRUPTED = 130
 
@@ -47,13 +51,13 @@ class Line:
             self._progress.update(self._task, description=output.clean(text), total=total, completed=fraction or 0.0)
 
 
-def wait(session: Session, job_id: str, *, follow: bool) -> None:
+def wait(session: Session, job_id: str, *, follow: bool, is_new: bool = True) -> None:
     """Waits until the chain has ended. The exit code says whether it succeeded."""
     from nextslot.client import Ended
 
     try:
         # Once the job's id is printed, Ctrl-C stops only the waiting, not the job.
-        if not session.is_json:
+        if not session.is_json and is_new:
             output.remark(f"submitted {job_id}")
         last = _followed(session, job_id) if follow else _awaited(session, job_id)
     except KeyboardInterrupt:
@@ -87,17 +91,39 @@ def wait_for_group(session: Session, group: "GroupDetail") -> None:
 
 
 def _awaited(session: Session, job_id: str) -> "JobDetail | None":
-    last = None
+    last, reasons = None, Reasons(session.client)
     with Line().shown() as line:
         for last in session.client.watch(job_id):
+            reasons.say(last)
             line.update(*_progress(session.client, last))
     return last
 
 
+class Reasons:
+    """Says on stderr what a job waits for, in the words of `why`, each sentence once; nothing about one that starts at
+    once.
+    """
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        self._began = time.monotonic()
+        self._said: set[str] = set()
+
+    def say(self, job: "JobDetail") -> None:
+        if job.status not in ("WAITING", "QUEUED") or time.monotonic() - self._began < SILENT_SECONDS:
+            return
+        for reason in self._client.why(job, 0).reasons:
+            # Numbers, such as the jobs ahead, change all the time.
+            if (kind := re.sub(r"[0-9]+", "", reason.text)) not in self._said:
+                self._said.add(kind)
+                output.remark(output.clean(f"waiting: {reason.text}"))
+
+
 def _followed(session: Session, job_id: str) -> "JobDetail | None":
     """Prints the log of each run of the chain that `watch` finds, from its beginning to its end."""
-    last, followed = None, set()
+    last, followed, reasons = None, set(), Reasons(session.client)
     for last in session.client.watch(job_id):
+        reasons.say(last)
         if last.run is not None and last.run.run_id not in followed:
             followed.add(last.run.run_id)
             for text in session.client.follow_log(last.run.run_id):
@@ -137,11 +163,17 @@ def write_log(session: Session, text: str) -> None:
 def run(session: Session, job_type: str, params: dict[str, Any], options: Any) -> None:
     """Makes a direct request and shows its updates until it ends. Leaving early disconnects."""
     ended: Direct | None = None
+    is_said = False
     with (
         Line().shown() as line,
         contextlib.closing(session.client.stream_direct(job_type, params, **options)) as updates,
     ):
         for update in updates:
+            if update.kind == "place" and not is_said:
+                is_said = True
+                output.remark(
+                    f"waiting: {job_type} takes the next slot; {update.data.get('ahead', 0)} callers are ahead"
+                )
             _show_update(line, job_type, update)
             ended = update.direct or ended
     assert ended is not None

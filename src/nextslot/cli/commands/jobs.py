@@ -41,7 +41,24 @@ MOST_COUNTED = 10_000
 
 
 def register(app: typer.Typer) -> None:
-    for function in (submit, run, ls, show, why, log, cat, cancel, retry, rerun, move, change, signal, approve, reject):
+    for function in (
+        submit,
+        run,
+        wait,
+        ls,
+        show,
+        why,
+        log,
+        cat,
+        cancel,
+        retry,
+        rerun,
+        move,
+        change,
+        signal,
+        approve,
+        reject,
+    ):
         command(app)(function)
 
 
@@ -89,7 +106,7 @@ def submit(
         priority=priority,
         urgent=urgent or None,
         title=title,
-        scheduled_for=at,
+        scheduled_for=arguments.moment(at),
         depends_on=[arguments.job_id(client, one) for one in after or ()] or None,
         timeout_seconds=timeout,
         office_id=office,
@@ -173,6 +190,18 @@ def run(
         office_id=office,
     )
     watching.run(session, job_type, parsed_params(session, job_type, params), options)
+
+
+def wait(
+    session: Session,
+    job: JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show its log as it is written.")] = False,
+) -> None:
+    """Wait until a job has ended, retries included, and print its result.
+
+    While it does not run, stderr says what it waits for.
+    """
+    watching.wait(session, arguments.job_id(session.client, job), follow=follow, is_new=False)
 
 
 def ls(
@@ -506,7 +535,7 @@ def change(
     """
     client = session.client
     job_id = arguments.job_id(client, job)
-    changes = arguments.given(priority=priority, urgent=urgent, title=title, scheduled_for=at)
+    changes = arguments.given(priority=priority, urgent=urgent, title=title, scheduled_for=arguments.moment(at))
     if params:
         found = client.job(job_id)
         changes["params"] = {**found.params, **parsed_params(session, found.job_type, params)}
