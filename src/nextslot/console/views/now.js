@@ -10,7 +10,7 @@ import { between, clock, count, duration, named, plural } from "../words.js";
 import { Queue } from "./queue.js";
 import { Timeline } from "./timeline.js";
 
-const PAGE = 100;
+const PAGE = 60;
 // Progress makes no events: it is looked at this often, of as many as can be seen at once.
 const LOOK_MS = 2000;
 const LOOKED_AT = 12;
@@ -66,7 +66,7 @@ export default function Now({ place }) {
     <${Timeline} officeId=${officeId} hours=${hours} queue=${{ ...queue.data, running, queue: waiting }}
       setHours=${(value) => set({ hours: value === 1 ? "" : value })} />
     <${Queue} officeId=${officeId} items=${waiting} isForeseen=${forecast_at !== null} asOf=${queue.asOf} hasMore=${more}
-      more=${() => setSize(size + PAGE * 4)} again=${queue.again} />`;
+      more=${() => setSize(size + 400)} again=${queue.again} />`;
 }
 
 async function shown(officeId, size, signal) {
