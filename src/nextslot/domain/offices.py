@@ -111,7 +111,7 @@ class Quotas(Value):
 
     queued_jobs: Annotated[int, Says("Jobs that have not ended")] = 10_000_000
     lanes: Annotated[int, Says("Different combinations of type, role and resources of its ready jobs")] = 1_000
-    batch_jobs: Annotated[int, Says("Jobs that one request of its keys may name; 0: 100,000")] = 1_000
+    batch_jobs: Annotated[int, Says("Jobs that one request of its keys may name; 0: 100,000")] = 500
     requests_per_second: Annotated[int, Says("On average; twice as many at once")] = 5_000
     streams: Annotated[
         int, Says("Open streams of events, logs and direct requests; 0: as the server allows any caller")

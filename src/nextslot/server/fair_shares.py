@@ -20,8 +20,8 @@ RESTS = 3.0
 MOST_REST_SECONDS = 30.0
 # How long a long request pauses for others, in times of what it worked.
 PAUSES = 2.0
-# A lane that has more requests in progress than this, on average over about a second, is busy. Beside one with half as
-# many requests or fewer, its places rest after each request: in times of the request's duration, at most so long.
+# A lane that has more requests in progress than this, on average over about a second, is busy. Beside one that got at
+# most half as many, its places rest after each request: in times of the request's duration, at most so long.
 BUSY = 0.5
 PLACE_RESTS = 2.0
 MOST_PLACE_REST_SECONDS = 0.25
@@ -59,15 +59,18 @@ class _Lane:
     resting: int = 0
     load: float = 0.0
     load_at: float = 0.0
+    # How many requests of the last second or so have begun, as of an instant.
+    begun: float = 0.0
+    begun_at: float = 0.0
     streams: int = 0
     # Of requests about many jobs: one at a time, and when the rest after the last one ends.
     one_bulk: asyncio.Lock = field(default_factory=asyncio.Lock)
     rests_until: float = 0.0
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
-    @property
-    def present(self) -> int:
-        return self.in_progress + len(self.waiting)
+    def recent(self, now: float) -> float:
+        """Returns how many requests have begun, those of the last second above all."""
+        return self.begun * math.exp(self.begun_at - now)
 
 
 @dataclass(slots=True)
@@ -158,9 +161,9 @@ class FairShares:
         return lane.load * math.exp(lane.load_at - now)
 
     def _must_rest(self, lane: _Lane, now: float) -> bool:
-        """Returns whether a lane is busy beside one that sends less, and has sent something in the last second."""
+        """Returns whether a lane is busy beside one that gets less, and has sent something in the last second."""
         return self._load(lane, now) > BUSY and any(
-            now - one.seen < ACTIVE_SECONDS and 2 * one.present <= lane.present
+            now - one.seen < ACTIVE_SECONDS and 2 * one.recent(now) <= lane.recent(now)
             for one in self._lanes.values()
             if one is not lane
         )
@@ -222,14 +225,18 @@ class FairShares:
         others = [one for one in self._lanes.values() if one is not lane and self._is_active(one, now)]
         if not others:
             return True
-        # What others leave free of their places is for a lane that sends less than another one.
-        places = self._limits.in_progress_beside_others * (len(others) + 1)
-        return self.in_progress < places and any(one.present > lane.present for one in others)
+        # A lane that got less than another one has more places: on a slow machine it needs them for a few requests.
+        places = 2 * self._limits.in_progress_beside_others * (len(others) + 1)
+        return self.in_progress < places and any(one.recent(now) > lane.recent(now) for one in others)
 
     def _is_active(self, lane: _Lane, now: float) -> bool:
-        return lane.present + lane.resting + lane.streams > 0 or now - lane.seen < ACTIVE_SECONDS
+        return (
+            bool(lane.in_progress or lane.waiting or lane.resting or lane.streams) or now - lane.seen < ACTIVE_SECONDS
+        )
 
     def _begin(self, lane: _Lane) -> None:
+        now = self._seconds()
+        lane.begun, lane.begun_at = lane.recent(now) + 1, now
         lane.in_progress += 1
         self.in_progress += 1
 
