@@ -262,11 +262,11 @@ def test_the_note_of_a_submission_is_printed_once_to_stderr(nextslot: Terminal, 
 def test_waiting_says_on_stderr_what_for_and_wait_goes_on_from_there(nextslot: Terminal, served: Served) -> None:
     nextslot("queue", "pause")
     job = nextslot("submit", "echo", "text=later").out.strip()
-    resume = threading.Timer(3, Client(served.url).resume)
-    resume.start()
-
-    said = nextslot("wait", job)
-    resume.join()
+    with Client(served.url) as client:
+        resume = threading.Timer(3, client.resume)
+        resume.start()
+        said = nextslot("wait", job)
+        resume.join()
 
     assert said.code == 0
     assert "waiting: " in said.err
