@@ -1,5 +1,7 @@
 """A real server with the gateway in front of an upstream, on a real socket."""
 
+import gc
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,8 +34,14 @@ async def gateway(tmp_path: Path, base_url: str | None, slots: int = 1, **settin
     )
     scheduler.extension(GatewayService).configure({"gateway": GatewaySettings(**given)}, tmp_path)
     options = Options(shares=FairShares(ShareLimits(streams_of_lane=500, refused_seconds=0.1)))
-    async with served(Server(scheduler, options)) as server:
-        yield server
+    try:
+        async with served(Server(scheduler, options)) as server:
+            yield server
+    finally:
+        # A connection of an HTTP client is left to the garbage collector: collected here, it fails no later test.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 def chat(model: str, text: str = "Hello", **more: Any) -> dict[str, Any]:

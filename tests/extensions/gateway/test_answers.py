@@ -15,6 +15,9 @@ from tests.extensions.gateway.support import HELLO, chat, directs, gateway
 from tests.server.support import Server
 from tests.support import eventually
 
+# See `support.gateway`.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
 CHAT = "/v1/chat/completions"
 
 

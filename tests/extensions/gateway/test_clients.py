@@ -17,6 +17,9 @@ from tests.extensions.gateway.fake_upstream import OWL, fake_upstream
 from tests.extensions.gateway.support import chat, gateway
 from tests.server.support import Server
 
+# See `support.gateway`.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 # The last one that runs on Debian's Node.

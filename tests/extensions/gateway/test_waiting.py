@@ -19,6 +19,9 @@ from tests.extensions.gateway.support import chat, directs, gateway
 from tests.server.support import Server
 from tests.support import eventually
 
+# See `support.gateway`.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
 CHAT = "/v1/chat/completions"
 
 
