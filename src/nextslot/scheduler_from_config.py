@@ -77,7 +77,12 @@ def _node_resources(resources: Mapping[str, int | list[str] | str]) -> dict[str,
 def reloadable_settings(settings: Settings) -> ReloadableSettings:
     limits = settings.limits
     return ReloadableSettings(
-        limits=Limits(running=limits.running, job_types=limits.job_types, resources=limits.resources),
+        limits=Limits(
+            running=limits.running,
+            job_types=limits.job_types,
+            resources=limits.resources,
+            affinity_waits={name: wait for name, wait in limits.affinity_wait_seconds.items() if wait},
+        ),
         offices={office_id: office.named() for office_id, office in settings.offices.items()},
         starvation_after_seconds=limits.starvation_after_seconds,
         stall_alarm_seconds=limits.stall_alarm_seconds,

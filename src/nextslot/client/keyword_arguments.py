@@ -49,6 +49,7 @@ class JobOptions(TypedDict, total=False):
     title: str | None
     timeout_seconds: float | None
     stall_timeout_seconds: float | None
+    affinity: str | None
     webhook: Json | None
     await_signal: Json | None
     unique_key: str | None
@@ -122,6 +123,7 @@ class TemplatePutOptions(TypedDict, total=False):
     timeout_seconds: float | None
     retry_policy: Json | RetryPolicy | None
     resources: Mapping[str, int] | Sequence[str] | None
+    affinity: str | None
     webhook: Json | None
     description: str | None
     jobs: Sequence[NewJob] | None

@@ -8,7 +8,16 @@ import re
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    create_model,
+    model_validator,
+)
 
 from nextslot import extension_api
 from nextslot.domain.addresses import is_loopback
@@ -173,6 +182,11 @@ class LimitsTable(Section):
         default={},
         description="Units of each resource across all offices; an unlisted resource has 1, `remote` has no limit.",
     )
+    affinity_wait_seconds: dict[str, Delay] = Field(
+        default={},
+        description="How long jobs of the `affinity` that a resource has loaded may go before the next job in order; "
+        "0: never. Also written in a table `[limits.resources.NAME]`, beside `units`.",
+    )
     job_types: dict[str, Limit] = Field(default={}, description="How many jobs of a type may run at once; 0: no limit.")
     starvation_after_seconds: Seconds = Field(
         default=600,
@@ -188,6 +202,26 @@ class LimitsTable(Section):
     direct_waiting: Annotated[int, whole(1, 100_000)] = Field(
         default=100, description="How many direct callers of an office may wait; further callers get 503."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resource_tables(cls, given: Any) -> Any:
+        """Takes the tables of resources apart: their units, and how long they go by affinity."""
+        resources = given.get("resources") if isinstance(given, dict) else None
+        if not isinstance(resources, dict) or not any(isinstance(one, dict) for one in resources.values()):
+            return given
+        units, waits = dict(resources), dict(given.get("affinity_wait_seconds") or {})
+        for name, table in resources.items():
+            if isinstance(table, dict):
+                unknown = sorted(table.keys() - {"units", "affinity_wait_seconds"})
+                if unknown:
+                    raise ValueError(
+                        f"resources.{name} has no setting {unknown[0]!r}; write units, affinity_wait_seconds"
+                    )
+                units[name] = table.get("units", 1)
+                if "affinity_wait_seconds" in table:
+                    waits[name] = table["affinity_wait_seconds"]
+        return {**given, "resources": units, "affinity_wait_seconds": waits}
 
 
 class NodeSettings(Section):

@@ -160,6 +160,11 @@ AGING = number(" of seconds", least=1)
 
 Name = Annotated[str, Bound(text_problem, {"type": "string"})]
 Text = Annotated[str, Bound(text_problem, {"type": "string", "minLength": 1, "maxLength": MAX_TEXT})]
+# What a resource should have loaded.
+Affinity = Annotated[
+    str,
+    Bound(partial(text_problem, most=MAX_NAME), {"type": "string", "minLength": 1, "maxLength": MAX_NAME}),
+]
 TITLE = Bound(partial(text_problem, most=MAX_TITLE), {"type": "string", "minLength": 1, "maxLength": MAX_TITLE})
 Title = Annotated[str, TITLE]
 Seconds = Annotated[float, SECONDS]

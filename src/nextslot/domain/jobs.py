@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Literal
 from nextslot.errors import Invalid
 from nextslot.system.instant import Instant
 
-from .bounds import MAX_PRIORITY, URGENT, Json, Name, Priority, Seconds, Text, Title, must_be
+from .bounds import MAX_PRIORITY, URGENT, Affinity, Json, Name, Priority, Seconds, Text, Title, must_be
 from .declared_values import At, Id, Internal, InternalLater, Later, Says, Value
 from .failures import Decision, RetryPolicy
 from .runs import RunStatus
@@ -82,6 +82,10 @@ class JobRequest(Value, Generic[At]):
     title: Title | None = None
     timeout_seconds: Seconds | None = None
     stall_timeout_seconds: Seconds | None = None
+    affinity: Annotated[
+        Affinity | None,
+        Says("What its resource should have loaded, such as a model: jobs that need the same go together"),
+    ] = None
     webhook: WebhookSetting = None
     await_signal: SignalSetting = None
     unique_key: Annotated[Text | None, Says(asked="While a job with this key has not ended, it is the answer")] = None

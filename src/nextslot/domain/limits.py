@@ -31,9 +31,14 @@ def resource_key(resource: str) -> str:
     return f"resource:{resource}"
 
 
+def affinity_key(office_id: str, affinity: str) -> str:
+    """Returns the key that parts the lanes of jobs with different affinities; it limits nothing."""
+    return f"affinity:{office_id}/{affinity}"
+
+
 def is_local(limit_key: str) -> bool:
     """Whether a limit belongs to one office; all others are shared between offices."""
-    return limit_key.startswith(("office:", "role:"))
+    return limit_key.startswith(("office:", "role:", "affinity:"))
 
 
 def office_of(limit_key: str) -> str:
@@ -60,6 +65,8 @@ class Limits:
     running: int = 0
     job_types: Mapping[str, int] = field(default_factory=dict)
     resources: Mapping[str, int] = field(default_factory=dict)
+    # By resource, for how long jobs of the affinity that it has loaded may go before the next job in order.
+    affinity_waits: Mapping[str, float] = field(default_factory=dict)
 
     # A resource without a configured count is exclusive (CON-002); `remote` work runs elsewhere and has no limit, nor
     # has `remote:NAME`, by which the quota of one provider is held.
@@ -80,6 +87,8 @@ class Limits:
             return office.max_concurrent_jobs
         if scope == "role":
             return office.role_limits.get(name.partition("/")[2], 0)
+        if scope == "affinity":
+            return 0
         if scope == "type":
             return self.job_types.get(name, 0)
         if scope == "resource":

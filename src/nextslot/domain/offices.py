@@ -88,6 +88,8 @@ class Lane:
     local: Mapping[str, int]
     shared: Mapping[str, int]
     class_key: str
+    # What its jobs want their resource to have loaded, if the resource goes by it.
+    affinity: str | None = None
     needs: Mapping[str, int] = field(init=False)
     # What every lane of its class in its office needs.
     class_needs: Mapping[str, int] = field(init=False)

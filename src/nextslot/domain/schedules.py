@@ -8,7 +8,7 @@ from typing import Annotated, Generic, Literal
 
 from nextslot.system.instant import Instant
 
-from .bounds import Json, Priority, Seconds, Text
+from .bounds import Affinity, Json, Priority, Seconds, Text
 from .declared_values import At, Id, Internal, Says, Value
 from .groups import GroupMode, OnFailure
 from .jobs import DEFAULT_OFFICE
@@ -57,6 +57,7 @@ class Template(Value, Generic[At]):
     timeout_seconds: Seconds | None = None
     retry_policy: Mapping[str, Json] | None = None
     resources: Mapping[str, int] | None = None
+    affinity: Affinity | None = None
     webhook: WebhookSetting = None
     description: Text | None = None
     office_id: Annotated[str, Says("Its jobs and schedules are of this office", asked="It stays in its office")] = (

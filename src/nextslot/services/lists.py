@@ -266,7 +266,7 @@ def _status(tx: Tx, now: Instant) -> SchedulerStatus:
     return SchedulerStatus(
         now=now,
         offices=tuple(every),
-        limits=tuple(lanes.all_limits(tx)),
+        limits=tuple(one for one in lanes.all_limits(tx) if not one.limit_key.startswith("affinity:")),
         paused=tuple(sorted(lanes.pauses(tx))),
         held=tuple(
             Held(

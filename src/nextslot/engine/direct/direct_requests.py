@@ -65,6 +65,7 @@ class NewDirect:
     direct_id: str | None = None
     webhook: Mapping[str, Json] | None = None
     created_by: str | None = None
+    affinity: str | None = None
 
 
 class CallersStore(Protocol):
@@ -120,7 +121,7 @@ class DirectExecutionHandler:
             direct_id=direct_id,
             node_id=self._node,
             office_id=wanted.office_id,
-            lane_id=self._lanes.lane_for(tx, office, None, wanted.job_type, resources),
+            lane_id=self._lanes.lane_for(tx, office, None, wanted.job_type, resources, wanted.affinity),
             job_type=wanted.job_type,
             params=wanted.params,
             status=DirectStatus.WAITING,
@@ -421,6 +422,7 @@ class DirectExecutionHandler:
             office_id=wanted.office_id,
             timeout_seconds=wanted.timeout_seconds,
             created_by=wanted.created_by,
+            affinity=wanted.affinity,
         )
         self._intake.check([as_job], now)
         if wanted.webhook is not None:

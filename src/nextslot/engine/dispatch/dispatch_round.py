@@ -20,6 +20,7 @@ from nextslot.store.tables import (
     runs,
 )
 from nextslot.store.tables.jobs import ExecutionSpec, FirstInLane
+from nextslot.system.instant import Instant
 
 from .resource_outages import Outages
 
@@ -77,6 +78,8 @@ class DispatchRound:
         # The first jobs of each lane in reverse order, so that the first is the last element.
         self._heads: dict[int, list[FirstInLane]] = {}
         self._starting: list[_Starting] = []
+        # By resource that goes by affinity: what it has loaded, and since when others are passed over for that.
+        self.loaded = lanes.loaded(tx) if engine.lanes.affinity_waits else {}
 
     # What may start.
 
@@ -191,6 +194,25 @@ class DispatchRound:
         counters.remove_ready(lane.lane_id)
         counters.tally(lane.lane_id).running += 1
         self.note_probe(lane)
+        self.note_loaded(lane)
+
+    def note_loaded(self, lane: Lane) -> None:
+        """Stores what the resources of a lane have loaded once a job of it starts."""
+        if lane.affinity is None:
+            return
+        for resource in lane.resources.keys() & self.engine.lanes.affinity_waits.keys():
+            if resource not in self.loaded or self.loaded[resource][0] != lane.affinity:
+                self._load(resource, lane.affinity, None)
+
+    def note_passed_for_affinity(self, resource: str) -> None:
+        """Stores since when the next job in order is passed over for those that need what is loaded."""
+        affinity, since = self.loaded[resource]
+        if since is None:
+            self._load(resource, affinity, self.now)
+
+    def _load(self, resource: str, affinity: str, passed_since: Instant | None) -> None:
+        self.loaded[resource] = affinity, passed_since
+        lanes.load(self.tx, resource, affinity, passed_since)
 
     def note_probe(self, lane: Lane) -> None:
         """Lets no second job start on a held resource until the outcome of this one is known."""

@@ -13,6 +13,7 @@ from nextslot.engine.engine_context import EngineContext
 from nextslot.store.contract import Tx
 from nextslot.store.tables import direct
 
+from .affinity import is_loaded, note_passed_callers
 from .dispatch_round import DispatchRound, Started
 from .fairness import start_next
 from .resource_outages import Outages
@@ -100,7 +101,9 @@ class Dispatcher:
         held = {hold.id for hold in round_.holds}
         # By office, the limits that an earlier caller waits for.
         waited_for: dict[str, set[str]] = {}
-        for caller, lane in self._callers(round_):
+        waiting = list(self._callers(round_))
+        first = sorted(waiting, key=lambda one: not is_loaded(round_, one[1])) if round_.loaded else waiting
+        for caller, lane in first:
             earlier = waited_for.setdefault(caller.office_id, set())
             if not round_.is_scheduler_paused:
                 serve_starving(round_, self.starvation_after_seconds, before=caller)
@@ -109,6 +112,8 @@ class Dispatcher:
             if is_here and is_next and round_.fits(lane):
                 self._direct.start(round_.tx, caller, round_.now)
                 round_.note_probe(lane)
+                note_passed_callers(round_, lane, [other for _, other in waiting])
+                round_.note_loaded(lane)
                 note_passed_over_by_caller(round_, lane)
                 return True
             earlier |= round_.full_limits(lane)

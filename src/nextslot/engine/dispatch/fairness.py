@@ -11,6 +11,7 @@ from nextslot.domain import Lane
 from nextslot.store.tables import lanes
 from nextslot.store.tables.jobs import FirstInLane
 
+from .affinity import preferred
 from .dispatch_round import DispatchRound
 from .limits_and_slots import OfficeCounters
 from .starvation import note_passed_over
@@ -35,6 +36,9 @@ def start_next(round_: DispatchRound) -> bool:
     if first is None:
         _replace_in_others(round_, office)
         first = first_fitting(round_, office)
+    if first is not None and round_.loaded:
+        first = preferred(round_, first)
+        office = round_.counters.office(first[0].office_id)
     if first is not None:  # None if a policy has changed since the lane was stored as open: the next call goes on.
         if round_.others or office.unread or len(office.lanes) > 1:
             note_passed_over(round_, office, first[1])

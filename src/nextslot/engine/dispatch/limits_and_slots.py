@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 from nextslot.domain import Lane, Limit, Office
 from nextslot.domain.devices import NO_DEVICES, Devices, NodeDevices
-from nextslot.domain.limits import UNLIMITED, ConcurrencyPolicy, Limits, is_local, office_key
+from nextslot.domain.limits import UNLIMITED, ConcurrencyPolicy, Limits, affinity_key, is_local, office_key
 from nextslot.engine.effects import LanesLearned, SlotsChanged
 from nextslot.store.contract import Tx
 from nextslot.store.tables import devices, direct, lanes
 from nextslot.store.tables.lanes import Bound, ClassFront, LaneCounts, LaneTally
 
 _NOTHING = LaneTally()
+_NO_WAITS: Mapping[str, float] = {}
 # How many lanes are read at once, in order: an office rarely has more with ready jobs.
 LANES_AT_ONCE = 16
 # A transaction that has changed more lanes of an office writes them before it looks for the first of them.
@@ -43,26 +44,48 @@ class Lanes:
         # A cache of lanes, which never change until they are deleted; filled from committed rows only.
         self._known = LanesLearned({}, {})
 
-    def lane_for(self, tx: Tx, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]) -> int:
+    @property
+    def affinity_waits(self) -> Mapping[str, float]:
+        """Returns the resources that go by affinity, with the time for which the next job in order may wait for it."""
+        return getattr(self.policy, "affinity_waits", _NO_WAITS)
+
+    def lane_for(
+        self,
+        tx: Tx,
+        office: Office,
+        role: str | None,
+        job_type: str,
+        resources: Mapping[str, int],
+        affinity: str | None = None,
+    ) -> int:
         """Returns the lane of such a job, and creates it when it is first needed."""
-        wanted = (office.office_id, role, job_type, str(sorted(resources.items())))
+        if affinity is not None and not any(resource in self.affinity_waits for resource in resources):
+            affinity = None
+        told = str(sorted(resources.items())) + ("" if affinity is None else f" {affinity}")
+        wanted = (office.office_id, role, job_type, told)
         known = self._known.by_limits.get(wanted) or tx.local(self._new_known).by_limits.get(wanted)
         if known is None:
-            known = self._stored_lane(tx, office, role, job_type, resources)
+            known = self._stored_lane(tx, office, role, job_type, resources, affinity)
             tx.local(self._new_known).by_limits[wanted] = known
         return known
 
     def _stored_lane(
-        self, tx: Tx, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]
+        self,
+        tx: Tx,
+        office: Office,
+        role: str | None,
+        job_type: str,
+        resources: Mapping[str, int],
+        affinity: str | None,
     ) -> int:
-        keys, local, shared, class_key = self._limits_of(office, role, job_type, resources)
+        keys, local, shared, class_key = self._limits_of(office, role, job_type, resources, affinity)
         lane_id = lanes.find(tx, office.office_id, class_key, local)
         if lane_id is None:
             for key in keys:
                 lanes.add_limit(tx, key, self.policy.capacity(key, office))
             if not lanes.has_class(tx, office.office_id, class_key):
                 tx.local(NewLanes).new_classes.add(office.office_id)
-            lane_id = lanes.add(tx, office.office_id, job_type, resources, local, shared, class_key)
+            lane_id = lanes.add(tx, office.office_id, job_type, resources, local, shared, class_key, affinity)
         return lane_id
 
     def combination(
@@ -76,10 +99,17 @@ class Lanes:
         return Combination(class_key, f"{class_key} {sorted(local)}", is_new_class, is_new_lane)
 
     def _limits_of(
-        self, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]
+        self,
+        office: Office,
+        role: str | None,
+        job_type: str,
+        resources: Mapping[str, int],
+        affinity: str | None = None,
     ) -> tuple[Mapping[str, int], dict[str, int], dict[str, int], str]:
         """Returns all limits of such a job, those of its office and the others, and its class."""
         keys = self.policy.keys(office.office_id, role, job_type, resources)
+        if affinity is not None:
+            keys = {**keys, affinity_key(office.office_id, affinity): 1}
         local = {key: units for key, units in keys.items() if is_local(key)}
         shared = {key: units for key, units in keys.items() if not is_local(key)}
         class_key = lanes.class_key(job_type, resources, shared, keys.get(office_key(office.office_id), 0))
@@ -278,6 +308,10 @@ class TransactionCounters:
             counts = lanes.counts(self._tx, lane_id)
             office.know({lane_id: counts})
         return counts
+
+    def ready(self, lane_id: int) -> int:
+        """Returns how many jobs of a lane are ready."""
+        return self._counts(lane_id).ready
 
     def unread(self, office: OfficeCounters) -> dict[str, ClassFront]:
         """Returns by class the lanes with ready jobs that were not read yet; mostly none."""

@@ -88,6 +88,7 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
         limits,
         forecast_reads.pauses(tx),
         _outages(forecast_reads.outages(tx)),
+        forecast_reads.affinities(tx),
         groups,
         jobs,
         runs,

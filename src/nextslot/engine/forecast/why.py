@@ -21,6 +21,7 @@ from nextslot.domain import (
 )
 from nextslot.domain.limits import SCHEDULER
 from nextslot.engine.cluster.node_registry import NodeRegistry
+from nextslot.engine.dispatch.affinity import waits_for
 from nextslot.engine.dispatch.dispatch_round import CapacityHold, DispatchRound
 from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.dispatch.node_eligibility import Usage, has_handler, no_node
@@ -137,6 +138,8 @@ class Explainer:
             yield nowhere
         if missing := view.engine.workers.missing_devices(tx, lane):
             yield _busy_devices(view.engine.workers.node, missing, is_seen=seen_by is None)
+        for resource, affinity in waits_for(view, lane):
+            yield _other_affinity(view, resource, affinity)
         waiting = direct.waiting_ids(tx, job.office_id) if view.counters.is_behind_caller(lane) else []
         if waiting:
             yield _callers_wait(direct.waiting_direct_ids(tx, job.office_id))
@@ -245,6 +248,17 @@ def _signal(job: Job) -> Reason:
         deadline = ""
     text = f"It waits for the signal {wait['name']!r}{asked} from {who}.{deadline}"
     return Reason(code="signal", text=text, data=job.awaiting or {})
+
+
+def _other_affinity(view: DispatchRound, resource: str, affinity: str) -> Reason:
+    since = view.loaded[resource][1]
+    wait = view.engine.lanes.affinity_waits[resource]
+    end = f"for at most {wait:g} seconds" if since is None else f"until {since.after(wait)} at the latest"
+    return Reason(
+        code="other_affinity",
+        text=f"The resource {resource!r} has {affinity!r} loaded: jobs that need it go first, {end}.",
+        data={"resource": resource, "affinity": affinity, "until": None if since is None else str(since.after(wait))},
+    )
 
 
 def _dependencies(tx: Tx, job: Job) -> Reason:

@@ -175,7 +175,7 @@ class Intake:
         own = job_type.needs(job.params)
         added = {name: units for name, units in job.resources.items() if units > own.get(name, 0)}
         resources = self._resources(office, job.role, job.job_type, job_type.needs(params), added)
-        lane_id = self._lanes.lane_for(tx, office, job.role, job.job_type, resources)
+        lane_id = self._lanes.lane_for(tx, office, job.role, job.job_type, resources, job.affinity)
         changed = job._replace(params=params, resources=resources, lane_id=lane_id)
         return self._queue.change_params(tx, job, changed, now)
 
@@ -470,7 +470,7 @@ class Intake:
     ) -> Job:
         job_type = self._job_types.get(new.job_type or "")
         added = resource_units(new.resources)
-        kind = (new.office_id, new.job_type, new.role, tuple(needs.items()), tuple(added.items()))
+        kind = (new.office_id, new.job_type, new.role, new.affinity, tuple(needs.items()), tuple(added.items()))
         if kind not in known.kinds:
             if len(known.kinds) == MOST_KINDS:
                 has = f"has more than {MOST_KINDS:,} different combinations of job type, role and resources"
@@ -514,7 +514,7 @@ class Intake:
         if job_type.check_role is not None:
             job_type.check_role(new.role, office)
         resources = self._resources(office, new.role, job_type.name, needs, added)
-        lane_id = self._lanes.lane_for(tx, office, new.role, job_type.name, resources)
+        lane_id = self._lanes.lane_for(tx, office, new.role, job_type.name, resources, new.affinity)
         return _Kind(
             office, resources, lane_id, request_checks.retry_policy(job_type.retry_policy, office.retry_policy)
         )

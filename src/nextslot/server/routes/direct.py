@@ -56,6 +56,9 @@ class DirectBody(Body):
     detach: bool = Field(False, description="The work goes on if the caller hangs up while it runs")
     direct_id: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$", description="Of your own choice")
     webhook: WebhookBody | None = None
+    affinity: str | None = Field(
+        None, min_length=1, max_length=200, description="What its resource should have loaded, such as a model"
+    )
     office_id: str = Field(DEFAULT_OFFICE, description="Default: the key's office, else `default`")
 
 

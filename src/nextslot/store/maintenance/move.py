@@ -25,6 +25,7 @@ TABLES = (
     "pauses",
     "office_quotas",
     "outages",
+    "affinities",
     "job_templates",
     "schedules",
     "job_groups",

@@ -20,7 +20,9 @@ from .sqlite_store import SqliteTx
 # How many ready jobs of a lane are read at once.
 HEADS = 50
 # Writes that leave the order of ready jobs as it is. After any other write to jobs, their order is read again.
-_KEEP_ORDER = frozenset({"jobs.succeed", "runs.begin", "runs.finish", "outages.answered", "events.append"})
+_KEEP_ORDER = frozenset(
+    {"jobs.succeed", "runs.begin", "runs.finish", "outages.answered", "events.append", "lanes.load"}
+)
 
 
 @dataclass(slots=True)
@@ -59,6 +61,7 @@ class DispatchMemory:
             "lanes.first_open": self._first_open,
             "lanes.next_open": self._next_open,
             "lanes.waiting_offices": self._waiting_offices,
+            "lanes.of_affinity": self._of_affinity,
             "limits.get_many": self._some_limits,
         }
         self.writes: dict[str, Callable[..., None]] = {
@@ -145,6 +148,11 @@ class DispatchMemory:
     def _waiting_offices(self) -> list[Row]:
         return [(office_id,) for office_id in {lane.office_id: None for lane in self._lanes.values() if lane.ready}]
 
+    def _of_affinity(self, affinity: str, limit: int) -> list[Row]:
+        found = [one for one in self._in_order(self._lanes) if one[3].row[-1] == affinity]
+        found.sort(key=lambda one: (self._turns[one[3].office_id], one[3].office_id, *one[:3]))
+        return [(one[2],) for one in found[:limit]]
+
     def _place(self, lane_id: int, is_open: int, turn: int, first_rank: int | None, first_position: int | None) -> None:
         lane = self._lanes[lane_id]
         lane.is_open, lane.turn = is_open, turn
@@ -187,7 +195,7 @@ class DispatchMemory:
             self._heads.pop(self._lane_of.get(str(job_id), -1), None)
 
 
-_FIXED = ("lane_id", "office_id", "job_type", "resources", "local", "shared", "class_key")
+_FIXED = ("lane_id", "office_id", "job_type", "resources", "local", "shared", "class_key", "affinity")
 
 
 class SimulatedTx(SqliteTx):

@@ -37,3 +37,6 @@ update deliveries set next_attempt_at = next_attempt_at + :shift where status = 
 
 -- shift_probes: when resources that do not answer are tried next
 update outages set probe_at = probe_at + :shift, quota_until = quota_until + :shift where probe_at is not null;
+
+-- shift_affinities: since when jobs are passed over for those of another affinity
+update affinities set passed_since = passed_since + :shift where passed_since is not null;

@@ -1,13 +1,13 @@
 -- columns: the fixed part of a lane
-lane_id, office_id, job_type, resources, local, shared, class_key
+lane_id, office_id, job_type, resources, local, shared, class_key, affinity
 
 -- find: the lane of an office with these limits
 select lane_id from lanes where office_id = :office_id and class_key = :class_key and local = :local;
 
 -- add: a new lane
-insert into lanes (lane_id, office_id, job_type, resources, local, shared, class_key, ready, is_open, turn,
+insert into lanes (lane_id, office_id, job_type, resources, local, shared, class_key, affinity, ready, is_open, turn,
     running, chains, completed, skipped, failed, cancelled, completion_us)
-select coalesce(max(lane_id), 0) + 1, :office_id, :job_type, :resources, :local, :shared, :class_key, 0, 0, 0,
+select coalesce(max(lane_id), 0) + 1, :office_id, :job_type, :resources, :local, :shared, :class_key, cast(:affinity as text), 0, 0, 0,
     0, 0, 0, 0, 0, 0, 0
 from lanes
 returning lane_id;
@@ -34,6 +34,18 @@ select distinct local from lanes where office_id = :office_id and local in (sele
 
 -- get: the fixed part of one lane
 select {lanes.columns} from lanes where lane_id = :lane_id;
+
+-- of_affinity: lanes with ready jobs of one affinity, of any office
+select lanes.lane_id from lanes join offices on offices.office_id = lanes.office_id
+where lanes.affinity = :affinity and lanes.first_rank is not null
+order by offices.turn, lanes.office_id, lanes.first_rank, lanes.first_position, lanes.lane_id limit :limit;
+
+-- loaded: the affinity of the last job that started on a resource, and since when others are passed over for it
+select resource, affinity, passed_since from affinities;
+
+-- load: a job with another affinity has started, or one was passed over
+insert into affinities (resource, affinity, passed_since) values (:resource, :affinity, :passed_since)
+on conflict (resource) do update set affinity = excluded.affinity, passed_since = excluded.passed_since;
 
 -- counts: what changes of one lane
 select {lanes.brief} from lanes where lane_id = :lane_id;

@@ -97,6 +97,10 @@ def pauses(tx: Tx) -> Rows:
     return _copy(tx, "forecast.pauses")
 
 
+def affinities(tx: Tx) -> Rows:
+    return _copy(tx, "lanes.loaded")
+
+
 def outages(tx: Tx) -> Rows:
     return _copy(tx, "outages.all")
 

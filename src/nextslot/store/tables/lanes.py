@@ -70,6 +70,7 @@ def add(
     local: Mapping[str, int],
     shared: Mapping[str, int],
     class_key: str,
+    affinity: str | None = None,
 ) -> int:
     row = tx.row(
         "lanes.add",
@@ -79,10 +80,25 @@ def add(
         local=column_codec.canonical(local),
         shared=column_codec.canonical(shared),
         class_key=class_key,
+        affinity=affinity,
     )
     assert row is not None
     lane_id: int = row[0]
     return lane_id
+
+
+def of_affinity(tx: Tx, affinity: str, limit: int) -> list[int]:
+    """Lanes of any office with this affinity that have ready jobs; of offices that were served long ago first."""
+    return [row[0] for row in tx.rows("lanes.of_affinity", affinity=affinity, limit=limit)]
+
+
+def loaded(tx: Tx) -> dict[str, tuple[str, Instant | None]]:
+    """By resource, the affinity of the last job that started there, and since when others are passed over for it."""
+    return {row[0]: (row[1], column_codec.instant(row[2])) for row in tx.rows("lanes.loaded")}
+
+
+def load(tx: Tx, resource: str, affinity: str, passed_since: Instant | None) -> None:
+    tx.execute("lanes.load", resource=resource, affinity=affinity, passed_since=passed_since)
 
 
 def has_class(tx: Tx, office_id: str, class_key: str) -> bool:
@@ -100,6 +116,7 @@ def get(tx: Tx, lane_id: int) -> Lane:
         local=column_codec.loads(row[4]),
         shared=column_codec.loads(row[5]),
         class_key=row[6],
+        affinity=row[7],
     )
 
 
