@@ -49,7 +49,8 @@ def compared(seed: int, wait: float) -> dict[str, Any]:
 
 def mix(seed: int) -> list[tuple[float, str, float]]:
     """Returns when each request comes, its model, and how long it takes."""
-    chance, at, found = random.Random(seed), 0.0, []
+    chance, at = random.Random(seed), 0.0
+    found: list[tuple[float, str, float]] = []
     while len(found) < REQUESTS:
         at += chance.expovariate(1 / 20)
         model = chance.choices(list(MODELS), list(MODELS.values()))[0]

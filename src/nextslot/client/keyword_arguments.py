@@ -27,6 +27,7 @@ class DirectOptions(TypedDict, total=False):
     wait_timeout_seconds: float
     timeout_seconds: float | None
     detach: bool
+    affinity: str | None
     direct_id: str | None
     webhook: Json | None
     office_id: str
