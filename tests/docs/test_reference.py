@@ -61,6 +61,8 @@ NOT_FOR_HANDLERS = {
     "told_files",
     "keep",
     "keep_by",
+    "earlier_session",
+    "set_session",
     "keep_soon",
     "loop",
     "loop_thread",

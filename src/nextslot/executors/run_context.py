@@ -5,7 +5,7 @@ import logging
 import math
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 from datetime import date, datetime, time, timedelta
@@ -127,6 +127,9 @@ class RunContext:
         self.role: str | None = None
         self.task_id: str | None = None
         self.session_id: str | None = None
+        # The session of the attempt before, with why that failed, and what stores the session of this one.
+        self.earlier_session: tuple[str, FailureKind] | None = None
+        self.set_session: Callable[[str], Coroutine[Any, Any, None]] | None = None
         self.fraction: float | None = None
         self.text = ""
         self.log_cap: int | None = None

@@ -5,7 +5,7 @@ It decides no retry, changes no job and sends nothing.
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ _STOP_ERRORS = {
 # After which silence of a run there is an alarm.
 STALL_ALARM_SECONDS = 600.0
 Keep = Callable[[str], "asyncio.Future[None]"]
+SetSession = Callable[[str], Coroutine[Any, Any, None]]
 # A shorter wait may end before any time has passed by the clock, and would be repeated at once.
 SHORTEST_WAIT = 0.001
 # Whoever wakes up so many seconds late was held up, and so was the run: it could not report.
@@ -44,6 +45,8 @@ class Given(NamedTuple):
     inputs: Mapping[str, Run] = {}
     checkpoint: Json = None
     signals: Mapping[str, Json] = {}
+    # The session of the attempt before, and why that failed.
+    earlier_session: tuple[str, FailureKind] | None = None
 
 
 NOTHING_GIVEN = Given()
@@ -88,11 +91,16 @@ class Executor:
         self._expected.pop(run_id, None)
 
     async def run(
-        self, claim: Claim, listen: Listener | None = None, given: Given = NOTHING_GIVEN, keep: Keep | None = None
+        self,
+        claim: Claim,
+        listen: Listener | None = None,
+        given: Given = NOTHING_GIVEN,
+        keep: Keep | None = None,
+        set_session: SetSession | None = None,
     ) -> Outcome:
         """Runs the handler and returns its outcome. Raises only if something other than `stop` cancels the task.
 
-        `keep` stores a checkpoint of the run.
+        `keep` stores a checkpoint of the run, `set_session` the id of its session.
         """
         if claim.run_id in self._active:
             raise ValueError(f"run {claim.run_id} is running already: each run needs an id of its own")
@@ -113,6 +121,7 @@ class Executor:
         if given.inputs:
             run.inputs = inputs_of(given.inputs, self._files)
         run.last_checkpoint, run.signals = given.checkpoint, given.signals
+        run.earlier_session, run.set_session = given.earlier_session, set_session
         run.keep_by(keep)
         run.title, run.role, run.task_id, run.session_id = claim.title, claim.role, claim.task_id, claim.session_id
         task = asyncio.current_task() if job_type.is_async else None

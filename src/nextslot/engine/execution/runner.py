@@ -13,7 +13,7 @@ from nextslot.engine.effects import Claim, RunEnded, WorkKind
 from nextslot.engine.forecast.run_durations import Durations
 from nextslot.errors import Damaged, Fenced, Unavailable
 from nextslot.store.contract import PrefetchedWork, Store, Tx
-from nextslot.store.tables import checkpoints, dependencies, signals
+from nextslot.store.tables import checkpoints, dependencies, jobs, runs, signals
 from nextslot.system.clock import Clock
 from nextslot.system.instant import Instant
 from nextslot.telemetry.logs import bound
@@ -168,7 +168,8 @@ class Runner:
             listen = self._callers.listener(claim.run_id) if claim.run_id in self._callers else None
             given = await self._given(claim)
             keep = None if claim.kind is not WorkKind.JOB else lambda text: self._keep(claim.run_id, text)
-            return await self._executor.run(claim, listen, given, keep)
+            session = None if keep is None else lambda session_id: self._set_session(claim.run_id, session_id)
+            return await self._executor.run(claim, listen, given, keep, session)
         except Unavailable as error:
             self._executor.forget(claim.run_id)
             return Outcome.failed(FailureKind.UNAVAILABLE, f"what is stored for it could not be read: {error}")
@@ -179,6 +180,10 @@ class Runner:
     def _keep(self, run_id: str, text: str) -> "asyncio.Future[None]":
         assert self._store is not None
         return self._checkpoints.keep(self._store, run_id, text)
+
+    async def _set_session(self, run_id: str, session_id: str) -> None:
+        assert self._store is not None
+        await self._store.write(lambda tx: runs.set_session(tx, run_id, session_id))
 
     async def _given(self, claim: Claim) -> Given:
         """Reads what is stored for a run, after the commit of its start: it does not change any more."""
@@ -191,7 +196,7 @@ class Runner:
             inputs = {} if claim.waited is None else dependencies.inputs(tx, claim.waited)
             answers = [] if claim.continues is None else signals.of_chain(tx, claim.continues)
             by_name = {one.name: one.to_dict() for one in answers if one.job_id is not None}
-            return Given(inputs, None if kept is None else kept.value, by_name)
+            return Given(inputs, None if kept is None else kept.value, by_name, _earlier_session(tx, claim))
 
         return await self._store.read(read)
 
@@ -263,6 +268,18 @@ class Runner:
             self._has_lost = True
             ids = {"job_id": claim.job_id, "run_id": claim.run_id, "office_id": claim.office_id}
             log.critical("run %s could not be stored", claim.run_id, exc_info=task.exception(), extra=ids)
+
+
+def _earlier_session(tx: Tx, claim: Claim) -> tuple[str, FailureKind] | None:
+    """Returns the session of the attempt before, if the work is one and that attempt failed."""
+    if claim.session_id is None or claim.continues is None:
+        return None
+    ids = [job.job_id for job in jobs.chain(tx, claim.continues)]
+    place = ids.index(claim.job_id)
+    run = runs.of_job(tx, ids[place - 1]) if place > 0 else None
+    if run is None or run.session_id is None or run.failure_kind is None:
+        return None
+    return run.session_id, run.failure_kind
 
 
 def _unstorable(outcome: Outcome, refusals: int, error: Exception) -> Outcome:

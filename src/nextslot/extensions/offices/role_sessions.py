@@ -3,6 +3,7 @@
 `OfficeJobService.use_roles` makes the job type `session` of them. The command gets the job as JSON on its stdin.
 """
 
+import asyncio
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 import orjson
 
 from nextslot.domain import FailureKind, Office, Outcome
+from nextslot.domain.bounds import text_problem
 from nextslot.domain.request_checks import text_problems
 from nextslot.errors import Invalid, NoHandler, Problem, Unavailable
 from nextslot.executors.command import (
@@ -36,6 +38,14 @@ from .office_words import SESSION
 
 # The failure kinds that a pattern may name: neither success nor those of runs that the scheduler ends.
 KINDS = frozenset(MEANINGS & set(FailureKind))
+# What stands for the id of the session in `resume_args`.
+SESSION_ID = "{session_id}"
+
+# After these failures the session can go on, unless its role says otherwise: it was not the session that failed.
+RESUMED = frozenset({FailureKind.CRASH, FailureKind.INTERRUPTED, FailureKind.PARKED, FailureKind.QUOTA})
+LONGEST_SESSION_ID = 200
+# How much of the output before a chunk is searched with it for the id of the session.
+OVERLAP = 1024
 
 # Messages of git, ssh and the system about failures that a person has to resolve (spec 5.18).
 DEFAULT_PATTERNS: Mapping[str, FailureKind] = {
@@ -60,6 +70,11 @@ class RoleCommand:
     command: CommandType
     patterns: Mapping[str, FailureKind] = field(default_factory=dict)
     default_patterns: bool = True
+    # What is added to the command so that the session of the attempt before goes on; none: every attempt is a new one.
+    resume_args: tuple[str, ...] = ()
+    resume_on: frozenset[FailureKind] = RESUMED
+    # Finds the id that the program gives its session, in its output; None: it takes ours.
+    session_id_pattern: str | None = None
 
     @property
     def timeout_seconds(self) -> float | None:
@@ -74,8 +89,18 @@ class RoleCommand:
         options = dict(table)
         patterns = {str(pattern): FailureKind(kind) for pattern, kind in options.pop("patterns", {}).items()}
         with_defaults = options.pop("default_patterns", True)
+        resume_args = tuple(options.pop("resume_args", ()))
+        resume_on = frozenset(FailureKind(kind) for kind in options.pop("resume_on", RESUMED))
+        pattern = options.pop("session_id_pattern", None)
         command = command_type(options, Path(base_dir or Path.cwd()))
-        return cls(command=command, patterns=patterns, default_patterns=with_defaults)
+        return cls(
+            command=command,
+            patterns=patterns,
+            default_patterns=with_defaults,
+            resume_args=resume_args,
+            resume_on=resume_on,
+            session_id_pattern=pattern,
+        )
 
     def kind_of(self, tail: str) -> FailureKind | None:
         """Finds the failure kind by the end of the output: the role's own patterns first, then the default ones."""
@@ -119,6 +144,20 @@ def _problems(table: object) -> Iterator[Problem]:
             yield Problem(name, "there is no such setting of a role")
     if type(table.get("default_patterns", True)) is not bool:
         yield Problem("default_patterns", "true or false")
+    args = table.get("resume_args", [])
+    if not isinstance(args, (list, tuple)) or not all(isinstance(one, str) and "\0" not in one for one in args):
+        yield Problem("resume_args", 'a list of texts: ["--resume", "{session_id}"]')
+    elif args and not any(SESSION_ID in one for one in args):
+        yield Problem("resume_args", "names no session; one of its texts must have {session_id}")
+    kinds = table.get("resume_on", [])
+    if not isinstance(kinds, (list, tuple, frozenset)) or set(kinds) - set(FailureKind):
+        yield Problem("resume_on", "a list of failure kinds, such as " + ", ".join(sorted(RESUMED)))
+    found = table.get("session_id_pattern")
+    try:
+        if found is not None:
+            re.compile(found)
+    except (re.error, TypeError) as error:
+        yield Problem("session_id_pattern", f"not a regular expression: {error}")
     patterns = table.get("patterns", {})
     if not isinstance(patterns, Mapping):
         yield Problem("patterns", 'patterns with what they mean: { "merge conflict" = "git_conflict" }')
@@ -132,8 +171,38 @@ def _problems(table: object) -> Iterator[Problem]:
             yield Problem(f"patterns.{pattern}", f"not a regular expression: {error}")
 
 
+class SessionOutput(Output):
+    """Output that is searched for the id that the program gives its session; the first one counts."""
+
+    def __init__(self, run: RunContext, pattern: str | None) -> None:
+        super().__init__(run)
+        self._pattern = None if pattern is None else re.compile(pattern.encode(), re.MULTILINE)
+        self._before = b""
+        self.storing: asyncio.Task[None] | None = None
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        if self._pattern is None or self._run.set_session is None:
+            return
+        text = self._before + data
+        self._before = text[-OVERLAP:]
+        found = self._pattern.search(text)
+        name = None if found is None else (found[1] if found.re.groups else found[0]).decode("utf-8", "replace")
+        if name and text_problem(name, LONGEST_SESSION_ID) is None:
+            self._pattern, self._run.session_id = None, name
+            self.storing = asyncio.ensure_future(self._run.set_session(name))
+
+    async def stored(self) -> None:
+        """Waits until the id is stored, so that the end of the run does not overtake it."""
+        if self.storing is not None:
+            await asyncio.wait([self.storing])
+            if not self.storing.cancelled() and (error := self.storing.exception()) is not None:
+                self._run.log.error("the id of the session could not be stored: %s", error)
+
+
 class SessionHandler:
-    """Runs the jobs of type `session`: a new process tree under a guardian for each, with an id of its own.
+    """Runs the jobs of type `session`: a process tree under a guardian for each attempt, with a session of its own, or
+    with that of the attempt before if the role says how to resume it.
 
     `find_office` reads the office of a run, whose own settings of a role go over those of the configuration.
     """
@@ -161,10 +230,13 @@ class SessionHandler:
         if role is None:  # It had one when the job was submitted.
             return Outcome.failed(FailureKind.SESSION_ERROR, f"the role {run.role!r} has no command any more")
         run.log_cap = role.command.log_cap_bytes
-        output = Output(run)
+        more = await _resumed(role, run)
+        output = SessionOutput(run, role.session_id_pattern)
         with run.told_files() as told:
-            process = await start_command(role.command, _start(role.command, run, told), run, self._guardians, output)
+            start = _start(role.command, run, told, more)
+            process = await start_command(role.command, start, run, self._guardians, output)
             end = await until_ended(process, run, role.command.grace_seconds)
+        await output.stored()
         with suppress(OSError):
             run.artifacts.rmdir()  # Nothing was left in it.
         return replace(with_process(role.outcome(end, output), process, end), session_id=run.session_id)
@@ -179,18 +251,37 @@ def with_own(role: RoleCommand | None, own: Mapping[str, Any] | None, base_dir: 
     changes: dict[str, Any] = {name: own[name] for name in ("timeout_seconds",) if name in own}
     if "command" in own:
         changes["command"] = tuple(own["command"])
+        role = replace(role, resume_args=(), session_id_pattern=None)  # They are of another program.
     if "cwd" in own:
         changes["cwd"] = base_dir / own["cwd"]
     return replace(role, command=replace(role.command, **changes, env={**role.command.env, **own.get("env", {})}))
 
 
-def _start(command: CommandType, run: RunContext, told: Mapping[str, str]) -> Start:
+async def _resumed(role: RoleCommand, run: RunContext) -> tuple[str, ...]:
+    """Returns the arguments by which the session of the attempt before goes on; none: it begins a new one."""
+    earlier = run.earlier_session
+    if not role.resume_args or earlier is None or earlier[1] not in role.resume_on or run.set_session is None:
+        return ()
+    session_id, kind = earlier
+    try:
+        await run.set_session(session_id)  # Stored before it starts, so that the attempt after a crash finds it too.
+    except Unavailable as error:
+        run.log.warning("a new session begins, because the id of the last one could not be stored: %s", error)
+        return ()
+    run.session_id = session_id
+    run.log.info("the session %s goes on, after a failure of kind %s", session_id, kind)
+    return tuple(one.replace(SESSION_ID, session_id) for one in role.resume_args)
+
+
+def _start(command: CommandType, run: RunContext, told: Mapping[str, str], more: tuple[str, ...] = ()) -> Start:
     job = {
         "description": run.title,
         "role": run.role,
         "task_id": run.task_id,
         "office_id": run.office_id,
         "params": run.params,
+        "checkpoint": run.last_checkpoint,
+        "signals": run.signals,
     }
     env = environment(command, run, told)
     env["NEXTSLOT_OFFICE_ID"] = run.office_id
@@ -198,8 +289,10 @@ def _start(command: CommandType, run: RunContext, told: Mapping[str, str]) -> St
         env["NEXTSLOT_ROLE"] = run.role
     if run.session_id is not None:
         env["NEXTSLOT_SESSION_ID"] = run.session_id
+    if more:
+        env["NEXTSLOT_RESUMES"] = "1"
     cwd = None if command.cwd is None else str(command.cwd)
-    return Start(argv=command.command, cwd=cwd, env=env, stdin=orjson.dumps(job))
+    return Start(argv=(*command.command, *more), cwd=cwd, env=env, stdin=orjson.dumps(job))
 
 
 def checked_roles(

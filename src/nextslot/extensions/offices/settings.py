@@ -45,6 +45,18 @@ class RoleTable(Section):
         "(commands.md#settings).",
     )
     quota_resource: str | None = Field(default=None, description="The resource whose quota that is.")
+    resume_args: list[str] = Field(
+        default=[],
+        description="What is added to the command to go on with the session `{session_id}`; none: every attempt begins "
+        "a new one.",
+    )
+    resume_on: list[str] = Field(
+        default=["crash", "interrupted", "parked", "quota"],
+        description="The failure kinds after which the same session goes on.",
+    )
+    session_id_pattern: str | None = Field(
+        default=None, description="A regular expression that finds the session's id in its output; none: it has ours."
+    )
     sandbox: dict[str, Any] | None = Field(
         default=None, description="What its sessions may see, write, reach and use; see [sandboxes](sandbox.md)."
     )

@@ -13,6 +13,9 @@ where run_id = :run_id and (job_id = :job_id) is true and status is null;
 -- park: an unfinished run has asked to wait for a signal once it has ended
 update runs set park = :park where run_id = :run_id and status is null;
 
+-- set_session: the session of an unfinished run: one that goes on, or one that its program has named
+update runs set session_id = :session_id where run_id = :run_id and status is null;
+
 -- set_silent: since when an unfinished run is silent; null: it is not
 update runs set silent_since = :since where run_id = :run_id and status is null;
 

@@ -98,6 +98,10 @@ def park(tx: Tx, run_id: str, wait: Mapping[str, Json]) -> bool:
     return tx.execute("runs.park", run_id=run_id, park=column_codec.dumps(wait)) == 1
 
 
+def set_session(tx: Tx, run_id: str, session_id: str) -> bool:
+    return tx.execute("runs.set_session", run_id=run_id, session_id=session_id) == 1
+
+
 def set_silent(tx: Tx, run_id: str, since: Instant | None) -> bool:
     """Stores since when an unfinished run is silent; None: it is not."""
     return tx.execute("runs.set_silent", run_id=run_id, since=since) == 1

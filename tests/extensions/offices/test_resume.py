@@ -1,0 +1,116 @@
+"""A role that says how to resume: the same session goes on after some kinds of failure, and else a new one begins."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextslot import Scheduler
+from nextslot.domain import Run
+from nextslot.errors import Invalid
+from nextslot.extensions.offices.role_sessions import RoleCommand
+from tests.extensions.offices.support import office_jobs
+from tests.extensions.offices.test_session import scheduler_with_roles
+
+RESUME = {"resume_args": ["--resume", "{session_id}"], "exit_codes": {4: "quota", 5: "error"}}
+# Says its arguments and its session; fails as the environment says, unless it was resumed.
+AGENT = """
+import os, sys
+print("session id:", os.environ.get("OWN", os.environ["NEXTSLOT_SESSION_ID"]), sys.argv[1:], flush=True)
+sys.exit(0 if os.environ["NEXTSLOT_ATTEMPT"] != "1" else int(os.environ["FAIL"]))
+"""
+
+
+async def runs_of(directory: Path, fail: int, **role: Any) -> list[Run]:
+    command = [sys.executable, "-ISc", AGENT]
+    roles = {"FE": {"command": command, "env": {"FAIL": str(fail), **role.pop("env", {})}, **RESUME, **role}}
+    async with scheduler_with_roles(directory, **roles) as scheduler:
+        (job,) = await office_jobs(scheduler).submit("o", [{"description": "d", "role": "FE"}])
+        await asyncio.wait_for(scheduler.wait(job.job_id), 60)
+        found = [await scheduler.run_of(one.job_id) for one in await scheduler.chain(job.job_id)]
+        return [one for one in found if one is not None]
+
+
+async def until_parked(scheduler: Scheduler) -> None:
+    async for event in scheduler.events():
+        if event.type == "job_awaiting_signal":
+            return
+
+
+def said(directory: Path, run: Run) -> str:
+    return (directory / (run.log_path or "")).read_text()
+
+
+async def test_after_a_kind_that_allows_it_the_same_session_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    first, second = await runs_of(tmp_path, 5, resume_on=["error"])
+
+    assert second.session_id == first.session_id
+    assert f"['--resume', '{first.session_id}']" in said(tmp_path, second)
+    assert "goes on, after a failure of kind error" in said(tmp_path, second)
+
+
+async def test_after_another_kind_a_new_session_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    first, second = await runs_of(tmp_path, 5)
+
+    assert second.session_id != first.session_id
+    assert "--resume" not in said(tmp_path, second)
+
+
+async def test_the_id_that_the_program_names_is_the_one_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    first, second = await runs_of(
+        tmp_path, 5, resume_on=["error"], session_id_pattern="session id: ([a-z-]+)", env={"OWN": "its-own"}
+    )
+
+    assert first.session_id == second.session_id == "its-own"
+    assert "['--resume', 'its-own']" in said(tmp_path, second)
+
+
+async def test_a_parked_session_goes_on_with_its_id_and_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "import sys, time; print(sys.argv[1:], sys.stdin.read()); time.sleep(2 if len(sys.argv) == 1 else 0)"
+    roles = {"FE": {"command": [sys.executable, "-ISc", code], **RESUME}}
+    async with scheduler_with_roles(tmp_path, **roles) as scheduler:
+        (job,) = await office_jobs(scheduler).submit("o", [{"description": "d", "role": "FE"}])
+        first = await scheduler.run_of(job.job_id)
+        while first is None:
+            await asyncio.sleep(0.02)
+            first = await scheduler.run_of(job.job_id)
+        await scheduler.park(first.run_id, "go", question="Go on?")
+        await until_parked(scheduler)
+        await scheduler.signal(job.job_id, "go", {"n": 7})
+        ended = await asyncio.wait_for(scheduler.wait(job.job_id), 60)
+
+        assert ended.run is not None
+        assert ended.run.session_id == first.session_id
+        assert f"['--resume', '{first.session_id}']" in said(tmp_path, ended.run)
+        assert '"payload":{"n":7}' in said(tmp_path, ended.run)
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"resume_args": "--resume"}, "a list of texts"),
+        ({"resume_args": ["--resume"]}, "must have {session_id}"),
+        ({"resume_on": ["tired"]}, "a list of failure kinds"),
+        ({"session_id_pattern": "("}, "not a regular expression"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(table: Any, sentence: str) -> None:
+    with pytest.raises(Invalid) as error:
+        RoleCommand.of({"command": ["agent"], **table})
+
+    assert sentence in str(error.value)
