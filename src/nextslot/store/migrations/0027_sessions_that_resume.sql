@@ -10,4 +10,5 @@ rule run_written_once before update on runs
                 or new.failure_kind is distinct from old.failure_kind or new.reason is distinct from old.reason
                 or new.result is distinct from old.result
                 or (old.session_id is not null and new.session_id is distinct from old.session_id)))
-        or (old.log_path is not null and new.log_path is distinct from old.log_path);
+        or (old.log_path is not null and new.log_path is distinct from old.log_path)
+        or (old.session_id is not null and new.session_id is null);
