@@ -5,7 +5,7 @@ create table device_holds (
     device text not null,
     worker_id text not null,
     primary key (node_id, resource, device)
-);
+) {table};
 create index device_holds_worker on device_holds (worker_id);
 
 -- By resource, the devices that a run had; null: its resources have no names.
