@@ -1059,12 +1059,12 @@ def test_an_outage_is_of_failures_and_is_probed_while_it_is_held(db: Attacked) -
         "update schedules set office_id = 'nowhere'",
         "update jobs set lane_id = 777 where job_id = :queued",
         "insert into lanes select 777, 'nowhere', job_type, resources, local, shared, class_key, 0, 0, 0, 0, 0, 0, 0, "
-        "0, 0, 0, null, null from lanes limit 1",
+        "0, 0, 0, null, null, null from lanes limit 1",
         "delete from offices",
         "delete from lanes",
         "delete from job_groups",
         "insert or replace into lanes select 777, office_id, job_type, resources, local, shared, class_key, 0, 0, 0, "
-        "0, 0, 0, 0, 0, 0, 0, null, null from lanes limit 1",
+        "0, 0, 0, 0, 0, 0, 0, null, null, null from lanes limit 1",
     ],
 )
 def test_no_row_refers_to_nothing(db: Attacked, orphan: str) -> None:
