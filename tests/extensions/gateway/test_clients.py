@@ -125,6 +125,9 @@ async def test_the_javascript_client_reads_what_upstreams_do(
         assert (got["whole"], got["streamed"], got["usage"]["total_tokens"]) == (OWL, OWL, 7)
     elif model == "odd":
         assert got["streamed"] == OWL
+    elif model == "429":  # The stream then waits until the quota is renewed: its error comes inside it.
+        assert (got["error"]["status"], got["error"]["code"]) == (status, "rate_limit_exceeded")
+        assert words in got["streamError"]["message"]
     else:
         assert got["streamError"]["status"] == status
         assert words in got["streamError"]["message"]

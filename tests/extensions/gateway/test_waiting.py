@@ -81,7 +81,7 @@ async def test_200_callers_are_answered_in_their_order_and_no_slot_is_lost(tmp_p
         order = [text for text in upstream.texts if text not in left]
         assert set(upstream.texts).isdisjoint(left), "who hung up while it waited never reached the upstream"
         assert upstream.most_active == slots
-        assert all(answer.status_code == 200 for answer in answers)
+        assert {answer.text for answer in answers if answer.status_code != 200} == set()
         assert all("says" in answer.text for answer in answers)
         if slots == 1:
             assert order == [str(n) for n in range(200) if str(n) not in left]
@@ -140,14 +140,14 @@ async def test_a_caller_whose_wait_is_over_reads_when_a_start_is_expected(tmp_pa
         await server.client.post(CHAT, json=chat("plain"))
         async with callers(server, [chat("held")]):
             patient = asyncio.create_task(
-                server.client.post(CHAT, json=chat("plain"), headers={"X-Nextslot-Wait": "1.5"})
+                server.client.post(CHAT, json=chat("plain"), headers={"X-Nextslot-Wait": "3"})
             )
             at_once = await server.client.post(CHAT, json=chat("plain"), headers={"X-Nextslot-Wait": "0"})
             answer = await patient
 
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["type"]) == (503, "slot_busy", "server_error")
-        assert float(answer.headers["x-nextslot-waited"]) >= 1.4
+        assert float(answer.headers["x-nextslot-waited"]) >= 2.9
         assert int(answer.headers["retry-after"]) >= 1
         assert error["expected_start"].endswith("Z")
         assert error["expected_start"] in error["message"]

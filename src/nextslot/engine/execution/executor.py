@@ -236,11 +236,22 @@ class Executor:
 
 
 def _on_loop(listen: Listener) -> Listener:
-    """Makes a listener that can be called from the thread of a handler."""
+    """Makes a listener that can be called from the thread of a handler.
+
+    On the loop itself it is called at once: a later turn could come after the commit that ends the run, and the caller
+    would read the result before the last piece.
+    """
     loop = asyncio.get_running_loop()
 
     def pass_on(kind: str, data: Mapping[str, Any]) -> None:
-        loop.call_soon_threadsafe(listen, kind, data)
+        try:
+            is_here = asyncio.get_running_loop() is loop
+        except RuntimeError:  # A thread without a loop.
+            is_here = False
+        if is_here:
+            listen(kind, data)
+        else:
+            loop.call_soon_threadsafe(listen, kind, data)
 
     return pass_on
 

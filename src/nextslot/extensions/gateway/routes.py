@@ -33,6 +33,8 @@ COMMENT_SECONDS = 5.0
 KEEP_ALIVE_SECONDS = 15.0
 # How long a comment or a refusal waits for a forecast.
 FORECAST_SECONDS = 1.0
+# How long before the end of its wait a plain caller's start is foreseen: a forecast is kept for up to five seconds.
+FORESEEN_SECONDS = 6.0
 MOST_WAIT_SECONDS = 86_400
 # The status that is counted for a caller who hung up.
 LEFT = 499
@@ -279,9 +281,10 @@ class Relay(Response):
 
     async def _foresee(self) -> None:
         """Keeps the expected start for the refusal of a caller whose wait is nearly over; then waits for ever."""
-        await asyncio.sleep(max(self._wait_seconds - FORECAST_SECONDS, self._wait_seconds / 2))
-        if self._started_at is None:
+        await asyncio.sleep(max(self._wait_seconds - FORESEEN_SECONDS, self._wait_seconds / 2))
+        while self._wait_seconds and self._started_at is None and self._expected_start is None:
             await self._forecast()
+            await asyncio.sleep(FORECAST_SECONDS)  # A kept forecast may be older than this caller.
         await asyncio.get_running_loop().create_future()
 
     async def _forecast(self) -> None:
