@@ -105,8 +105,8 @@ class Lifespan(Services):
             for extension in self.attached.values():
                 await extension.start()
             await self._watch_devices()
-            await self._prepare()
             await self.process()
+            await self._prepare()
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
             if self._store is store:
