@@ -10,6 +10,7 @@ from typing import Any
 
 from nextslot import (
     Fail,
+    Limits,
     NewJob,
     Scheduler,
     testing,
@@ -29,7 +30,7 @@ def make(directory: Path) -> None:
     async def body() -> None:
         box = Mailbox()
         box.answers[DEAD] = EndpointResponse(500, text="out of order")
-        scheduler = new_scheduler(directory, sender=box)
+        scheduler = new_scheduler(directory, sender=box, limits=Limits(affinity_waits={"gpu": 60}))
         _handlers(scheduler)
         await scheduler.start()
         for stage in (_settings, _history, _directs, _present):
@@ -79,7 +80,7 @@ async def _history(scheduler: Scheduler) -> None:
     await scheduler.submit("work", office_id="b", webhook={"url": DEAD}, idempotency_key="once")
     await scheduler._access.write(lambda tx: tx.execute("rollups.set_bound", name="history_from", at=1))
     await scheduler._access.write(lambda tx: aliases.insert(tx, "job", "20240101_120000", written.job_id, "jobs/1"))
-    await scheduler.submit("skip")
+    await scheduler.submit("skip", resources=["gpu"], affinity="a model")
     failing = await scheduler.submit("fail", {"times": 2}, retry_policy={"max_attempts": 3})
     permanent = await scheduler.submit("fail", retry_policy={"max_attempts": 0})
     await scheduler.submit("work", depends_on=[written.job_id, permanent.job_id])
