@@ -45,6 +45,7 @@ def _handlers(scheduler: Scheduler) -> None:
     async def write(run: Any, text: str) -> Any:
         (run.artifacts / "ünïcode.txt").write_text(text)
         run.log.info(text)
+        await run.checkpoint({"wrote": text})
         return {"text": text, "number": 0.1, "large": 2**53 + 1}
 
     @scheduler.job_type("ask", resources=["server"], retry_policy={"max_attempts": 1, "base_delay_seconds": 1})
@@ -81,6 +82,8 @@ async def _history(scheduler: Scheduler) -> None:
     await scheduler._access.write(lambda tx: tx.execute("rollups.set_bound", name="history_from", at=1))
     await scheduler._access.write(lambda tx: aliases.insert(tx, "job", "20240101_120000", written.job_id, "jobs/1"))
     await scheduler.submit("skip", resources=["gpu"], affinity="a model")
+    asked = await scheduler.submit("work", await_signal={"name": "go", "question": "May it?"})
+    await scheduler.signal(asked.job_id, "go", {"why": "ü"})
     failing = await scheduler.submit("fail", {"times": 2}, retry_policy={"max_attempts": 3})
     permanent = await scheduler.submit("fail", retry_policy={"max_attempts": 0})
     await scheduler.submit("work", depends_on=[written.job_id, permanent.job_id])

@@ -251,8 +251,15 @@ def test_a_handler_may_skip_with_a_reason(tmp_path: Path, is_async: bool) -> Non
         assert (run.status, run.reason, run.error) == ("SKIPPED", "nothing new", None)
 
 
-@pytest.mark.parametrize("kind", list(FailureKind))
-def test_a_handler_may_fail_with_any_kind(tmp_path: Path, kind: FailureKind) -> None:
+def test_a_handler_that_fails_as_parked_reads_how_to_park(tmp_path: Path) -> None:
+    run = run_once(tmp_path, lambda run: run.fail("not today", FailureKind.PARKED))
+
+    assert (run.status, run.failure_kind) == ("FAILED", "invalid")
+    assert "use run.park" in str(run.error)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.PARKED])
+def test_a_handler_may_fail_with_any_kind_but_parked(tmp_path: Path, kind: FailureKind) -> None:
     def fail(run: RunContext) -> None:
         run.fail("not today", kind)
 

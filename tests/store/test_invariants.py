@@ -357,6 +357,25 @@ def test_INV_001_params_cannot_change_in_the_very_move_that_ends_a_job(db: Attac
     db.refuses(FROZEN, "update jobs set params = '[]', finished_at = 2, outcome = 'COMPLETED' where job_id = :running")
 
 
+def test_a_job_waits_for_a_signal_only_before_it_starts_and_is_answered_once(db: Attacked) -> None:
+    refused = "a job waits for a signal only before it starts, and is answered once"
+
+    for name in ("queued", "running", "completed"):
+        db.refuses(refused, f"update jobs set is_awaiting = 1 where job_id = :{name}")
+
+
+def test_an_answer_does_not_change_and_stays_with_its_job(db: Attacked) -> None:
+    db.run("insert into signals select chain_id, 'go', 1, job_id, null, 'approve', null, 'ada', 1 from jobs "
+           "where job_id = :queued")  # fmt: skip
+    refused = "an answer does not change; only a kept one gets its job"
+
+    db.refuses(refused, "update signals set answer = 'reject'")
+    db.refuses(refused, "update signals set sent_by = 'eve'")
+    db.refuses(refused, "update signals set sent_at = 2")
+    db.refuses(refused, "update signals set job_id = null")
+    db.refuses(refused, "update signals set job_id = :running")
+
+
 @pytest.mark.parametrize("name", ["running", "completed", "cancelled"])
 def test_a_job_ages_only_while_it_is_queued(db: Attacked, name: str) -> None:
     db.refuses(AGED, f"update jobs set aged_steps = 1 where job_id = :{name}")
@@ -1118,7 +1137,7 @@ def test_maintenance_lets_history_be_deleted_and_imported(db: Attacked) -> None:
     db.run(db.copy("insert", "jobs", "job_id = :skipped", job_id="'new'", chain_id="'new'"))
     db.run("insert into runs select 'new', 'new', template_id, params_snapshot, status, started_at, timeout_at, "
            "finished_at, exit_code, error, failure_kind, reason, log_path, session_id, result, is_inside, beside, "
-           "silent_since from runs where job_id = :skipped")  # fmt: skip
+           "silent_since, devices, park from runs where job_id = :skipped")  # fmt: skip
     db.run("delete from maintenance")
     db.run("commit")
 
@@ -1323,7 +1342,7 @@ def test_every_rule_of_the_schema_is_attacked_here_or_in_a_file_of_its_own(db: A
         "job_decided_once",
         "job_ends_once", "job_ends_with_run",
         "job_follows", "job_frozen", "job_identity", "job_inserted_once", "job_kept", "job_moves", "job_runs_with_run",
-        "job_takes_free_worker", "key_first_is_admin", "key_fixed", "key_last_admin",
+        "job_takes_free_worker", "job_waits_in_queue", "key_first_is_admin", "key_fixed", "key_last_admin",
         "node_comes_back_anew",
         "occurrence_fixed", "occurrence_inserted_once", "occurrence_kept", "occurrence_of_group",
         "schedule_identity", "schedule_inserted_once", "schedule_kept", "schedule_renamed", "template_identity",
@@ -1331,6 +1350,7 @@ def test_every_rule_of_the_schema_is_attacked_here_or_in_a_file_of_its_own(db: A
         "reservation_has_caller", "reservation_identity", "reservation_inserted_once", "reservation_kept",
         "reservation_moves",
         "run_born_running", "run_company_kept", "run_identity", "run_inserted_once", "run_kept", "run_written_once",
+        "signal_fixed",
     }  # fmt: skip
 
 

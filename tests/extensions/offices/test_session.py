@@ -83,7 +83,7 @@ async def test_a_session_gets_the_job_on_stdin_and_its_ids_in_the_environment(tm
         done = await office_jobs(scheduler).job("o", made.job_id)
 
         sent, ids = log_of(tmp_path, done).splitlines()
-        assert json.loads(sent) == {**job, "task_id": "t1", "office_id": "o"}
+        assert json.loads(sent) == {**job, "task_id": "t1", "office_id": "o", "checkpoint": None, "signals": {}}
         assert ids == f"{done.executions[0].session_id} FE o"
 
 

@@ -82,7 +82,7 @@ async def test_spec_5_24_research_that_fails_leaves_nothing(tmp_path: Path) -> N
         ({"topic": "short     "}, "params.topic has 5 characters"),
         ({"topic": "x" * 201}, "params.topic"),
         ({"topic": TOPIC, "timeout": 0}, "params.timeout"),
-        ({"topic": TOPIC, "output": "/tmp"}, "'output' was unexpected"),
+        ({"topic": TOPIC, "output": "/tmp"}, '"output" is not known'),
     ],
 )
 async def test_spec_5_22_parameters_that_do_not_fit_are_refused_at_creation(

@@ -219,7 +219,7 @@ async def test_a_claude_model_goes_to_its_provider_when_that_is_configured(tmp_p
         done = [await ended(server, job.job_id) for job in jobs]
 
         assert [one.status for one in done] == ["COMPLETED", "COMPLETED"]
-        assert [job.resources for job in jobs] == [{"remote": 1, "remote:acme": 1}] * 2
+        assert [job.resources for job in jobs] == [{"remote": 1, f"remote:{name}": 1} for name in providers]
         paths = {call.body["model"]: call.path for call in asked.calls}
         assert paths == {
             "claude-opus-4": "/v1/chat/completions",

@@ -19,7 +19,7 @@ async def test_the_resource_follows_from_the_model_and_is_stored_with_the_job(tm
         local = await scheduler.submit("story", {"topic": "a lamp"})
         remote = await scheduler.submit("story", {"topic": "a lamp", "model": "cloud:large"}, resources=["desk"])
 
-        assert (local.resources, remote.resources) == ({"ollama": 1}, {"remote": 1, "remote:acme": 1, "desk": 1})
+        assert (local.resources, remote.resources) == ({"ollama": 1}, {"remote": 1, "remote:cloud": 1, "desk": 1})
         changed = await scheduler.change(remote.job_id, params={"topic": "a lamp"})
         assert changed.resources == {"ollama": 1, "desk": 1}, "worked out again, and nothing of the old is left"
 
