@@ -137,7 +137,7 @@ async def get_schedule(schedule_id: str, request: Request) -> Response:
 async def put_schedule(name: str, body: SchedulePut, request: Request, office_id: ChosenIn = None) -> Response:
     """Makes the schedule of this name what the body says; creates it (201) if there is none in the office."""
     office = caller_of(request).narrowed_to(office_id)
-    schedule, is_new = await scheduler_for(request).schedules.put(name, office, **body.given())
+    schedule, is_new = await scheduler_for(request).schedules.put(name, office_id=office, **body.given())
     return created(json_form.schedule(schedule), f"/api/schedules/{schedule.schedule_id}", is_new)
 
 

@@ -97,7 +97,7 @@ async def get_template(template_id: str, request: Request) -> Response:
 async def put_template(name: str, body: TemplatePut, request: Request, office_id: ChosenIn = None) -> Response:
     """Makes the template of this name what the body says; creates it (201) if there is none in the office."""
     office = caller_of(request).narrowed_to(office_id)
-    template, is_new = await scheduler_for(request).templates.put(name, office, **body.given())
+    template, is_new = await scheduler_for(request).templates.put(name, office_id=office, **body.given())
     return created(template.to_dict(), f"/api/job-templates/{template.template_id}", is_new)
 
 
