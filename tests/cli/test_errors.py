@@ -94,7 +94,7 @@ def test_a_wrong_parameter_is_named(nextslot: Terminal) -> None:
 
 @pytest.mark.parametrize("word", ["number", "=5", "a:=[", "a=@/no/such/file", "@/no/such/file"])
 def test_what_is_no_parameter_is_a_wrong_use(nextslot: Terminal, word: str) -> None:
-    refused(nextslot("submit", "echo", word), 2, "Try 'nextslot submit --help'", word.partition("=")[0])
+    refused(nextslot("submit", "echo", word), 2, "Try 'nextslot submit -h'", word.partition("=")[0])
 
 
 def test_a_wrong_use_says_how(nextslot: Terminal) -> None:

@@ -18,7 +18,7 @@ from tests.support import IS_ALL
 
 from .support import ServerThread
 
-EXAMPLES = int(os.environ.get("NEXTSLOT_EXAMPLES", "20" if IS_ALL else "3"))
+EXAMPLES = int(os.environ.get("NEXTSLOT_EXAMPLES", "20" if IS_ALL else "6"))
 STEPS = 8
 schema = schemathesis.openapi.from_dict(
     describe(Scheduler("sqlite:///never-opened.db")), config=SchemathesisConfig.from_dict({})
