@@ -33,8 +33,8 @@ COMMENT_SECONDS = 5.0
 KEEP_ALIVE_SECONDS = 15.0
 # How long a comment or a refusal waits for a forecast.
 FORECAST_SECONDS = 1.0
-# How long before the end of its wait a plain caller's start is foreseen: a forecast is kept for up to five seconds.
-FORESEEN_SECONDS = 6.0
+# How long before the end of its wait a plain caller's start is forecast: a forecast is kept for up to five seconds.
+EARLY_FORECAST_SECONDS = 6.0
 MOST_WAIT_SECONDS = 86_400
 # The status that is counted for a caller who hung up.
 LEFT = 499
@@ -164,7 +164,7 @@ class Relay(Response):
         with self._service.connected(self._call):
             relay = asyncio.ensure_future(self._relay(send))
             left = asyncio.ensure_future(_hang_up(receive))
-            beside = asyncio.ensure_future(self._comment(send) if self._call.is_stream else self._foresee())
+            beside = asyncio.ensure_future(self._comment(send) if self._call.is_stream else self._forecast_early())
             try:
                 await asyncio.wait([relay, left, beside], return_when=asyncio.FIRST_COMPLETED)
                 if beside.done() or (left.done() and not self._is_answered):
@@ -279,9 +279,9 @@ class Relay(Response):
             return f"place {self._ahead + 1}"
         return f"place {self._ahead + 1}, expected start in {self._seconds_to_start()} s"
 
-    async def _foresee(self) -> None:
+    async def _forecast_early(self) -> None:
         """Keeps the expected start for the refusal of a caller whose wait is nearly over; then waits for ever."""
-        await asyncio.sleep(max(self._wait_seconds - FORESEEN_SECONDS, self._wait_seconds / 2))
+        await asyncio.sleep(max(self._wait_seconds - EARLY_FORECAST_SECONDS, self._wait_seconds / 2))
         while self._wait_seconds and self._started_at is None and self._expected_start is None:
             await self._forecast()
             await asyncio.sleep(FORECAST_SECONDS)  # A kept forecast may be older than this caller.
