@@ -169,6 +169,10 @@ def test_an_export_from_before_the_column_stage_had_its_name_can_be_imported(emp
     assert [row[: len(columns)] for row in found] == rows
 
 
+def test_each_migration_has_a_number_of_its_own_and_none_is_left_out() -> None:
+    assert [number for number, *_ in STEPS] == list(range(1, len(STEPS) + 1))
+
+
 def test_an_import_renames_schedules_of_one_name_and_says_so(empty: str, tmp_path: Path) -> None:
     before = [step for step in STEPS if step[0] < 15]
     path = unpacked(KEPT[0], tmp_path)
