@@ -73,9 +73,7 @@ PARTS = (
     Bug(
         "a retry that is brought forward is not counted as ready",
         "engine/finish/retries.py",
-        "            if job.is_ready:\n"
-        "                self._engine.note_ready(tx, job, now)\n"
-        "        return job if priority",
+        "            self._engine.note_freed(tx, job, now)\n        return job if priority",
         "        return job if priority",
     ),
     Bug(
@@ -87,8 +85,8 @@ PARTS = (
     Bug(
         "a job is ready when its first prerequisite has ended",
         "engine/finish/dependents.py",
-        "            if freed is not None and freed.is_ready:",
-        "            if freed is not None:",
+        "                self._engine.note_freed(tx, freed, now)",
+        "                self._engine.note_ready(tx, freed, now)",
     ),
     Bug(
         "a skipped prerequisite does not count as met",

@@ -194,7 +194,7 @@ RULES = (
     Bug(
         "a used-up quota counts as a retry",
         "domain/retry.py",
-        "    if kinds[-1] is FailureKind.QUOTA:\n        return False\n",
+        "    if kinds[-1] in (FailureKind.QUOTA, FailureKind.PARKED):\n        return False\n",
         "",
         _QUOTA + "a_used_up_quota_costs_no_retry_however_often_it_comes",
     ),

@@ -193,8 +193,8 @@ BUGS = (
     Bug(
         "lanes of several roles are taken for one",
         "engine/dispatch/limits_and_slots.py",
-        "wanted = (office.office_id, role, job_type, str(sorted(resources.items())))",
-        "wanted = (office.office_id, None, job_type, str(sorted(resources.items())))",
+        "wanted = (office.office_id, role, job_type, told)",
+        "wanted = (office.office_id, None, job_type, told)",
     ),
     Bug(
         "slots stay taken in memory",
