@@ -37,27 +37,31 @@ def stored(path: Path) -> list[str]:
     return ids
 
 
-def a_database_and_its_log(directory: Path, jobs: int) -> list[str]:
-    """As a power cut leaves them while all commits are still in the log; the jobs in the order of their commits."""
+def a_database_and_its_log(directory: Path, jobs: int) -> tuple[list[str], int]:
+    """As a power cut leaves them while all commits are still in the log: the jobs in the order of their commits, and how
+    long the log was before the first.
+    """
 
-    async def main() -> list[str]:
+    async def main() -> tuple[list[str], int]:
         scheduler = scheduler_on(directory)
         await scheduler.start()
         await scheduler.pause()
+        before = (directory / "nextslot.db-wal").stat().st_size
         ids = [(await scheduler.submit("work")).job_id for _ in range(jobs)]
         salvage(directory / "nextslot.db", directory / "cut" / "nextslot.db")
         await testing.crash(scheduler)
-        return ids
+        return ids, before
 
     return testing.run(main())
 
 
 def test_a_log_that_is_cut_anywhere_opens_and_keeps_a_prefix_of_what_was_committed(tmp_path: Path) -> None:
-    ids = a_database_and_its_log(tmp_path, 12)
+    ids, before = a_database_and_its_log(tmp_path, 12)
     log, chance = (tmp_path / "cut" / "nextslot.db-wal").read_bytes(), random.Random(3)
+    cuts = chance.sample(range(before), 4) + chance.sample(range(before, len(log)), 8)
     counts = set()
 
-    for number, size in enumerate([*chance.sample(range(len(log)), 12), len(log)]):
+    for number, size in enumerate([*cuts, len(log)]):
         place = tmp_path / f"cut-{number}"
         place.mkdir()
         shutil.copyfile(tmp_path / "cut" / "nextslot.db", place / "nextslot.db")
@@ -74,7 +78,7 @@ def test_a_log_that_is_cut_anywhere_opens_and_keeps_a_prefix_of_what_was_committ
 
 
 def test_a_log_with_a_torn_page_loses_that_commit_and_no_earlier_one(tmp_path: Path) -> None:
-    ids = a_database_and_its_log(tmp_path, 12)
+    ids, _ = a_database_and_its_log(tmp_path, 12)
     path = tmp_path / "cut" / "nextslot.db"
     log = bytearray(path.with_name("nextslot.db-wal").read_bytes())
     log[-2000:-1000] = os.urandom(1000)

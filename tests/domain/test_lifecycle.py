@@ -219,6 +219,8 @@ def expected(
         return Stage.CANCELLED, Decision.CANCELLED, None, ChainEnd.CANCELLED
     if mode is not None:
         return Stage.RUNNING, Decision.CANCELLED, None, ChainEnd.FAILED
+    if kind == "parked":  # Its next job waits for the signal; it is no attempt.
+        return Stage.RUNNING, Decision.RETRY, (0, 0), None
     number = links_that_count((*history, kind))
     allowed = kind not in NEVER and (kind == "quota" or policy.retry_on is None or kind in policy.retry_on)
     if policy.max_attempts == 0 or not allowed or number > policy.max_attempts:
@@ -236,12 +238,12 @@ def expected(
 
 def links_that_count(kinds: tuple[FailureKind, ...]) -> int:
     """Links after an interruption are free, unless it is the fifth or a later one in a row; so are those after a
-    used-up quota.
+    used-up quota, and after a run that parked.
     """
     counted = in_a_row = 0
     for kind in kinds:
         in_a_row = in_a_row + 1 if kind == "interrupted" else 0
-        if kind != "quota" and (in_a_row == 0 or in_a_row >= 5):
+        if kind not in ("quota", "parked") and (in_a_row == 0 or in_a_row >= 5):
             counted += 1
     return counted
 

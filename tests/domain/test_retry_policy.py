@@ -67,15 +67,15 @@ def test_after_a_crash_or_our_own_shutdown_there_is_no_delay(kind: FailureKind) 
 
 @pytest.mark.parametrize("kind", list(K))
 def test_which_kinds_are_retried_by_default(kind: FailureKind) -> None:
-    retried = {"error", "timeout", "session_error", "unavailable", "crash", "interrupted"}
+    retried = {"error", "timeout", "session_error", "unavailable", "quota", "crash", "interrupted"}
 
     assert is_retryable(RetryPolicy(), kind) == (kind in retried)
 
 
-def test_the_policy_may_name_fewer_kinds() -> None:
+def test_the_policy_may_name_fewer_kinds_but_a_used_up_quota_is_always_retried() -> None:
     policy = RetryPolicy(retry_on=(K.TIMEOUT,))
 
-    assert [kind for kind in K if is_retryable(policy, kind)] == [K.TIMEOUT]
+    assert [kind for kind in K if is_retryable(policy, kind)] == [K.TIMEOUT, K.QUOTA]
 
 
 def test_four_interruptions_in_a_row_are_free_and_the_fifth_counts() -> None:

@@ -245,7 +245,8 @@ def test_spec_6_6_a_retry_that_exists_already_is_not_made_again(tmp_path: Path) 
     own = {"job_id": "'the-retry'", "retry_of": "job_id", "scheduled_for": "created_at + 99000000", "is_due": "0",
            "stage": "'QUEUED'"}  # fmt: skip
     own |= dict.fromkeys(("started_at", "finished_at", "outcome", "decision", "worker_id"), "null")
-    by_hand(tmp_path, f"insert into jobs select {', '.join(own.get(name, name) for name in columns)} from jobs")
+    values = ", ".join(own.get(name, name) for name in columns)
+    by_hand(tmp_path, f"insert into jobs ({', '.join(columns)}) select {values} from jobs")
 
     async def check(scheduler: Scheduler) -> None:
         failed, retry = await scheduler.chain(job.job_id)

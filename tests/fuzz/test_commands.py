@@ -19,7 +19,7 @@ from tests.server.support import ServerThread
 pytestmark = pytest.mark.sqlite_only("hundreds of commands; tests/cli has both databases")
 # They serve, wait, show pages for ever, or work on the files of a directory: tests/cli has these.
 LEFT_OUT = {"serve", "demo", "top", "run", "backup", "restore", "export", "import", "doctor", "migrate", "purge"}
-LEFT_OUT |= {"adopt stories", "adopt office", "config check", "webhook secret"}
+LEFT_OUT |= {"mcp", "adopt stories", "adopt office", "config check", "webhook secret"}
 ENDLESS = {"--follow", "--wait", "--help", "--data", "--config", "--database", "--url", "--key"}
 # An argument cannot hold a NUL, and half a pair of surrogates is no text.
 words = texts.map(lambda text: text.replace("\0", "").encode(errors="ignore").decode())

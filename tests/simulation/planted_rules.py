@@ -175,7 +175,7 @@ RULES = (
         "engine/dispatch/resource_outages.py",
         "            self._timer.note(tx, until)\n",
         "",
-        _QUOTA + "a_used_up_quota_holds_its_resource_until_it_is_renewed_and_asks_once",
+        _QUOTA + "a_direct_caller_waits_while_the_quota_is_used_up",
     ),
     Bug(
         "a success that began before ends the hold of a quota",
@@ -185,11 +185,11 @@ RULES = (
         _QUOTA + "a_success_that_began_before_does_not_end_the_hold",
     ),
     Bug(
-        "a used-up quota is probed like an outage",
+        "the hold of a renewed quota does not end",
         "engine/dispatch/resource_outages.py",
-        "outage.quota_until is None\n            and",
-        "True\n            and",
-        _QUOTA + "a_direct_caller_waits_while_the_quota_is_used_up",
+        "[one for one in due if one.quota_until is not None]",
+        "[one for one in due if one.quota_until is None]",
+        _QUOTA + "a_used_up_quota_holds_its_resource_until_it_is_renewed_and_asks_once",
     ),
     Bug(
         "a used-up quota counts as a retry",

@@ -56,8 +56,8 @@ def _one_of_many(new: Any, number: int) -> NewJob:
 def _with_ids(new: NewJob) -> NewJob:
     """Returns a request that depends on ids, where it was given jobs."""
     given = new.depends_on
-    if isinstance(given, str) or all(type(one) is str for one in given):
-        return new
+    if isinstance(given, str) or not isinstance(given, Iterable) or all(type(one) is str for one in given):
+        return new  # What is no list of ids is refused with all other problems.
     return replace(new, depends_on=[id_of(one) for one in given])
 
 

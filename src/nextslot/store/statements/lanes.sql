@@ -22,9 +22,10 @@ ready = 0 and running = 0 and chains = 0 and completed = 0 and skipped = 0 and f
 -- idle: lanes that may be unused, by their counters
 select lane_id from lanes where lane_id > :after and {lanes.is_idle} order by lane_id limit :limit;
 
--- drop_unused: those of some lanes that no job and no direct execution refers to
+-- drop_unused: those of some lanes that nothing refers to; the largest id stays, so that no later lane gets the id of a deleted one
 delete from lanes
 where lane_id in (select cast(key as bigint) from json_each(:lane_ids)) and {lanes.is_idle}
+    and lane_id < (select max(lane_id) from lanes)
     and not exists (select 1 from jobs where jobs.lane_id = lanes.lane_id)
     and not exists (select 1 from direct_executions where direct_executions.lane_id = lanes.lane_id)
 returning office_id, local;
