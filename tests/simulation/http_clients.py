@@ -21,6 +21,8 @@ from nextslot.testing.simulation.surroundings import OFFICES, Endpoints
 
 LENGTH = 24
 SCOPES = ("read", "submit", "operate", "admin")
+# A key with the scope `submit` cancels what keys of its name have made, and nothing else.
+CANCEL = ("POST", "/api/jobs/{job}/cancel")
 # Which scope each request needs, and how it is made; `{job}` and `{run}` are those of some job.
 REQUESTS = {
     "read": (
@@ -32,9 +34,8 @@ REQUESTS = {
         ("GET", "/api/queue?office_id={office}"),
         ("GET", "/api/jobs?office_id={office}"),
     ),
-    "submit": (("POST", "/api/jobs"), ("POST", "/api/jobs"), ("POST", "/api/jobs/{job}/rerun")),
+    "submit": (("POST", "/api/jobs"), ("POST", "/api/jobs"), ("POST", "/api/jobs/{job}/rerun"), CANCEL),
     "operate": (
-        ("POST", "/api/jobs/{job}/cancel"),
         ("POST", "/api/jobs/{job}/move"),
         ("PATCH", "/api/jobs/{job}"),
         ("PUT", "/api/queue/order"),
@@ -68,6 +69,8 @@ class HttpClients(Clients):
         super().__init__(now, endpoints)
         self.held: list[HeldKey] = []
         self.runs: dict[str, str] = {}
+        # By job: the name of the key that made it.
+        self.makers: dict[str, str | None] = {}
         self._app: tuple[Scheduler, ASGIApp] | None = None
 
     async def ask(
@@ -127,11 +130,15 @@ class HttpClients(Clients):
         own = held.office_id if held is not None else None
         about = office_id if "{" in path or "order" in path else None
         answer = await self.ask(method, where, held.text if held else None, body)
-        self._judge(f"{method} {path}", answer, held, needed, own is None or about in (None, own))
+        is_own = own is None or about in (None, own)
+        if (method, path) == CANCEL and self.makers.get(job_id) != "submit":
+            needed = "operate" if is_own and answer.status != 404 else needed
+        self._judge(f"{method} {path}", answer, held, needed, is_own)
         self._judge_content(f"{method} {path}", answer, own)
         if method == "POST" and path == "/api/jobs" and answer.status == 201:
             self.jobs.append(answer.content["job_id"])
             self.offices[answer.content["job_id"]] = answer.content["office_id"]
+            self.makers[answer.content["job_id"]] = answer.content["created_by"]
         return f"{where} {answer.status}"
 
     def _body(self, chance: Random, path: str, held: HeldKey | None, job_id: str) -> Any:
@@ -186,6 +193,7 @@ class HttpClients(Clients):
             if answer.status in (200, 201):
                 made.append(answer.content["job_id"])
                 self.offices[made[-1]] = answer.content["office_id"]
+                self.makers[made[-1]] = answer.content["created_by"]
         if len(set(made)) > 1:
             self.broken.append(f"the key {key} made {made}")
         self.jobs += [job_id for job_id in made[:1] if job_id not in self.jobs]
