@@ -38,8 +38,9 @@ def stored(path: Path) -> list[str]:
 
 
 def a_database_and_its_log(directory: Path, jobs: int) -> tuple[list[str], int]:
-    """As a power cut leaves them while all commits are still in the log: the jobs in the order of their commits, and how
-    long the log was before the first.
+    """As a power cut leaves them while all commits are still in the log.
+
+    Returns the jobs in the order of their commits, and how long the log was before the first of them.
     """
 
     async def main() -> tuple[list[str], int]:

@@ -92,7 +92,14 @@ def test_permanently_failed_is_a_stored_decision() -> None:
 
 def test_the_failure_kinds_that_are_retried_by_default() -> None:
     assert {"error", "timeout", "session_error", "unavailable", "quota", "crash", "interrupted"} == RETRYABLE
-    assert set(FailureKind) - RETRYABLE == {"cancelled", "git_conflict", "permission", "dependency", "invalid", "parked"}
+    assert set(FailureKind) - RETRYABLE == {
+        "cancelled",
+        "git_conflict",
+        "permission",
+        "dependency",
+        "invalid",
+        "parked",
+    }
 
 
 def test_DEC_011_the_default_office_runs_one_job_at_a_time_and_interrupts_nothing() -> None:
