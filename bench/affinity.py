@@ -48,7 +48,7 @@ def compared(seed: int, wait: float) -> dict[str, Any]:
 
 
 def mix(seed: int) -> list[tuple[float, str, float]]:
-    """Returns when each request comes, its model, and how long it takes."""
+    """Returns for each request when it arrives, which model it needs, and how long it takes."""
     chance, at = random.Random(seed), 0.0
     found: list[tuple[float, str, float]] = []
     while len(found) < REQUESTS:
@@ -92,8 +92,8 @@ async def _replayed(directory: Path, requests: list[tuple[float, str, float]], w
 
 
 def longest_passed_over(started: dict[int, float]) -> float:
-    """Returns the longest time between the first start of a later request, once all earlier ones have started, and the
-    start of the request itself: for so long it was next in order and others went before it.
+    """Returns the longest wait of a request that was next in order: from the first start of a later request, once all
+    earlier ones have started, to its own start.
     """
     longest = 0.0
     for number, at in started.items():

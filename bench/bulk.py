@@ -19,7 +19,7 @@ from typing import Any
 from nextslot import NewJob, RunContext, Scheduler
 from nextslot.server.app import create_app
 
-# A job as the comparison harness sends it, and one that says more.
+# A job as the comparison harness sends it, and one with more fields.
 PLAIN: dict[str, Any] = {"job_type": "noop", "params": {"i": 1}}
 RICH: dict[str, Any] = {
     "job_type": "noop",
@@ -60,7 +60,7 @@ async def post(app: Any, path: str, body: bytes) -> bytes:
 
     async def receive() -> dict[str, Any]:
         if not pieces:
-            await asyncio.Event().wait()  # The caller stays.
+            await asyncio.Event().wait()  # The caller stays connected.
         return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
     async def send(message: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parents[1]
-# In place of this folder, in which a file is called http.
+# Replaces this folder on the path: its `http.py` would hide the library's `http`.
 sys.path[0] = str(ROOT)
 
 from nextslot import NewJob, Scheduler  # noqa: E402
@@ -28,7 +28,7 @@ from nextslot.server.serve import Process  # noqa: E402
 from tests.browser import open_browser  # noqa: E402
 
 BATCH = 50_000
-# A view, and what of it must be there.
+# A view, and the selector of an element that it must show.
 VIEWS = {
     "overview": ".card",
     "now": ".queue li",

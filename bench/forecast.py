@@ -59,7 +59,7 @@ def main() -> None:
         print(f"  {name:36} {value:8.1f}")
 
 
-# Quality.
+# How accurate a forecast is.
 
 
 def quality(workloads: int) -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ def quality(workloads: int) -> list[dict[str, Any]]:
 
 
 def simulated(seed: int, mix: Mix, past_runs: int, arrivals: bool) -> list[float]:
-    """Returns the relative errors of one workload."""
+    """Simulates one workload and returns the relative errors of its forecasts."""
     chance = random.Random(seed)
     found: list[float] = []
 
@@ -151,7 +151,7 @@ async def errors_of(scheduler: Scheduler, jobs: list[Job], later: list[NewJob]) 
     return errors
 
 
-# Time.
+# How long a forecast takes.
 
 
 async def times() -> dict[str, float]:

@@ -29,7 +29,7 @@ CHUNK = {"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "s
 
 
 async def upstream(scope: Any, receive: Any, send: Any) -> None:
-    """Answers at once: a list of one model, an answer, or a stream of 20 tokens."""
+    """Answers at once, as a model server: with a list of one model, an answer, or a stream of 20 tokens."""
     body = b""
     more = True
     while more:
@@ -85,7 +85,7 @@ async def main(requests: int, data: Path) -> None:
             for number in range(requests + 20):
                 for name, client in (("alone", direct), ("gateway", gateway)):
                     one = await seconds(client, is_stream)
-                    if number >= 20:  # The first ones warm up.
+                    if number >= 20:  # The first requests only warm up the connections.
                         taken[name].append(one * 1000)
             what = "first token of a stream" if is_stream else "plain answer"
             for name, share in (("p50", 50), ("p10", 10)):

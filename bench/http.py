@@ -111,7 +111,7 @@ def request(method: str, path: str, body: object = None) -> bytes:
 
 
 class Connection:
-    """An HTTP/1.1 connection that is kept alive, with only what this measurement needs."""
+    """Keeps one HTTP/1.1 connection open, with only what this measurement needs."""
 
     @classmethod
     async def open(cls, port: int) -> "Connection":

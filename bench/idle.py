@@ -22,7 +22,7 @@ def spent() -> tuple[float, int]:
 
 
 async def measured(seconds: float) -> tuple[float, int]:
-    await asyncio.sleep(1)  # What starting left to do is done by then.
+    await asyncio.sleep(1)  # By now, the work that the start left for later is done.
     cpu, switches = spent()
     await asyncio.sleep(seconds)
     after, switches_after = spent()

@@ -84,7 +84,7 @@ async def fill(directory: Path, jobs: int) -> None:
 
 
 async def timed(ask: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
-    """Returns the milliseconds, and the last answer."""
+    """Returns the milliseconds that a call took, and its last answer."""
     seconds: list[float] = []
     answer: Any = None
     for _ in range(ROUNDS):
@@ -148,7 +148,9 @@ async def the_rest(scheduler: Scheduler, jobs: int) -> None:
 
 
 async def stability(scheduler: Scheduler, count: int) -> None:
-    """Reads all pages of so many jobs while others are added, run and cancelled; checks that it sees each job once."""
+    """Reads all pages of a list of so many jobs while others are added, run and cancelled; checks that it sees each job
+    once.
+    """
     await scheduler.resume()
     there = {one.job.job_id for one in await newest(scheduler, count)}
     seen: list[str] = []

@@ -35,7 +35,7 @@ def by_output(run: RunContext, lines: int) -> None:
 
 
 def rates(write: Callable[[RunContext, int], None], lines: int) -> tuple[float, float, float]:
-    """Returns lines a second in the head and after it, and the milliseconds of the close."""
+    """Returns the lines logged per second in the head and after it, and the milliseconds that closing the log takes."""
     with TemporaryDirectory(prefix="nextslot-bench-") as folder:
         run = RunContext("run-0123456789", "job", "default", "noop", {}, 1, RunFiles(Path(folder)))
         began = time.perf_counter()

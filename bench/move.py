@@ -108,7 +108,7 @@ async def fill(url: str, jobs: int) -> None:
     connection.close()
 
 
-# What a run of each job but every tenth would have left, in the rows that a real one writes.
+# The rows that nine of ten jobs leave after a run, as a real run writes them.
 _RAN = (
     "insert into maintenance (reason, never) values ('bench', 1)",
     "create temp table ran as select job_id, params, created_at from "

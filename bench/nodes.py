@@ -57,7 +57,9 @@ async def fill(url: str, directory: str, offices: int, jobs: int, slots: int) ->
 
 
 def drained(url: str, nodes: int, offices: int, is_apart: bool, jobs: int, slots: int) -> tuple[float, list[int]]:
-    """Returns jobs a second, and how many each node has run. With `is_apart` each office is run by one node."""
+    """Drains the queue. Returns jobs per second, and how many jobs each node has run. With `is_apart`, each office is
+    run by one node.
+    """
     with tempfile.TemporaryDirectory() as directory, psycopg.connect(url, autocommit=True) as connection:
         connection.execute("drop schema public cascade; create schema public")
         asyncio.run(fill(url, directory, offices, jobs, slots))

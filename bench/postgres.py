@@ -111,7 +111,7 @@ class Watch:
         self._ended.append(time.perf_counter())
 
     def note(self, **figures: float) -> None:
-        """Divided by the number of jobs."""
+        """Adds figures to the result, each divided by the number of jobs."""
         self._more.update(figures)
 
     def _used(self) -> list[float]:
@@ -172,7 +172,7 @@ async def ours(url: str, backlog: int, watch: Watch) -> None:
 
 
 def counted(watch: Watch) -> Callable[[], None]:
-    """Counts round trips and statements until the returned function is called."""
+    """Counts round trips and statements until the caller calls the returned function."""
     wire = pipeline.Wire
     exchange, send = wire.exchange, wire.send
     figures = {"round_trips": 0, "statements": 0}

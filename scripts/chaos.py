@@ -39,17 +39,17 @@ from tests.chaos.nodes import NEXTSLOT, VARIABLES, Node
 from tests.crash.faulty_machine import FaultyMachine
 from tests.postgres import Server
 
-# Longer than the lease of a node: others take its work over.
+# Longer than the lease of a node, so that others take over its work.
 LEASE_SECONDS = 30.0
 DATABASE_PORT, PORT = 6432, 8000
-# By then everything has ended in peace, on a machine that is busy with other things.
+# By then everything has ended regularly, even on a machine that is busy with other things.
 PATIENCE = 300.0
 
 Heal = Callable[[], None]
 
 
 def missing(store: str) -> list[str]:
-    """What this machine lacks to run it."""
+    """Returns what this machine lacks to run the chaos test."""
     wanted: dict[str, object] = {"gcc": shutil.which("gcc"), "flock (util-linux)": shutil.which("flock")}
     if store == "postgres":
         wanted |= {"root": os.getuid() == 0, "ip (iproute2)": shutil.which("ip")}
@@ -57,7 +57,7 @@ def missing(store: str) -> list[str]:
 
 
 class Chaos:
-    """Draws faults, always the same from a seed. Each lasts for a while, so several happen at once."""
+    """Draws faults, the same ones for the same seed. Each lasts for a while, so several happen at once."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -74,10 +74,10 @@ class Chaos:
 
 
 class World:
-    """One server on SQLite."""
+    """Runs one server on SQLite and its faults."""
 
     key: str | None = None
-    # Whether the stored times are of one clock, whatever those of the machines say.
+    # Whether all stored times come from one clock, even if the machines' clocks differ.
     has_one_clock = False
 
     def __init__(self, directory: Path, chaos: Chaos) -> None:
@@ -91,7 +91,7 @@ class World:
         return [Node("local", self.directory, "127.0.0.1", port)]
 
     def faults(self) -> list[tuple[int, Callable[[], None]]]:
-        """Each fault, and how often it happens in comparison."""
+        """Returns each fault and how often it happens relative to the others."""
         return [(4, self.kill), (3, self.stand_still), (1, self.end), (4, self.fail_disk), (2, self.step_clock)]
 
     def kill(self) -> None:
@@ -142,7 +142,7 @@ class World:
 
 
 class PostgresWorld(World):
-    """Three servers on one PostgreSQL, each on a machine of its own."""
+    """Runs three servers on one PostgreSQL, each on a machine of its own."""
 
     has_one_clock = True
 
@@ -260,7 +260,7 @@ class PostgresWorld(World):
 
 
 def play(world: World, load: Load, seconds: float) -> None:
-    """Everybody starts, then faults happen until the time is up."""
+    """Starts all servers and callers, then injects faults until the time is up."""
     for node in world.nodes:
         node.start()
     assert wait_until(lambda: all(node.is_ready() for node in world.nodes), PATIENCE), "the servers do not come up"
@@ -278,8 +278,8 @@ def play(world: World, load: Load, seconds: float) -> None:
 
 
 class Pace:
-    """When the next fault comes: mostly after some more answers, so that there is work to interrupt; sometimes at once,
-    while servers still start or recover.
+    """Decides when the next fault happens: mostly after some more answers, so that there is work to interrupt;
+    sometimes at once, while servers still start or recover.
     """
 
     def __init__(self, world: World, load: Load) -> None:
@@ -298,7 +298,7 @@ class Pace:
 
 
 def settle(world: World, load: Load) -> list[dict[str, Any]]:
-    """In peace, until nothing is left to do; every job in the end."""
+    """Injects no more faults, and waits until all work is done and every job has ended."""
     world.chaos.heal(is_over=True)
     for node in world.nodes:
         node.signal(signal.SIGCONT)
@@ -321,7 +321,7 @@ def settle(world: World, load: Load) -> list[dict[str, Any]]:
 
 
 def findings(world: World) -> list[str]:
-    """What the doctor finds after everybody has ended, and errors in the logs that nobody foresaw."""
+    """Returns what the doctor finds after all servers have ended, and unexpected errors in their logs."""
     for node in world.nodes:
         node.end()
     broken = []
@@ -388,7 +388,7 @@ def main() -> int:
     options = parser.parse_args()
     if lacking := missing(options.store):
         sys.exit(f"chaos: this machine lacks {', '.join(lacking)}")
-    # PostgreSQL runs as another user, and reads what is below.
+    # PostgreSQL runs as another user, who must be able to read the directory.
     directory = Path(tempfile.mkdtemp(prefix="nextslot-chaos-"))
     directory.chmod(0o755)
     text, broken = run(options.store, options.minutes * 60, options.seed, directory)

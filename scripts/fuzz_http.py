@@ -27,7 +27,7 @@ CONFIGURATION = """
 [job_types.echo]
 command = ["echo", "{text}"]
 """
-# A direct caller gets 503 `slot_busy` when its wait is over.
+# A direct caller gets 503 `slot_busy` when it has waited for too long.
 CHECKS = """
 [checks.not_a_server_error]
 expected-statuses = ["2xx", "3xx", "4xx"]

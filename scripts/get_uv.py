@@ -33,7 +33,7 @@ def main(lock: Path, target: Path) -> None:
 
 
 def fetch_with_pip(version: str) -> bytes | None:
-    """pip first, where there is one: it knows this machine's indexes, proxies and certificates."""
+    """Tries pip first, if it is installed: pip knows this machine's indexes, proxies and certificates."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
         done = subprocess.run([*command, "--dest", folder, f"uv=={version}"], capture_output=True, check=False)
@@ -41,7 +41,7 @@ def fetch_with_pip(version: str) -> bytes | None:
 
 
 def wheel_for_this_machine(wheels: list[dict[str, str]]) -> str:
-    """The address of the wheel that fits the system, the C library and the processor."""
+    """Returns the address of the wheel that fits the system, the C library and the processor."""
     linux = "manylinux" if platform.libc_ver()[0] == "glibc" else "musllinux"
     system = {"Linux": linux, "Darwin": "macosx"}.get(platform.system(), "none")
     for wheel in wheels:
@@ -64,7 +64,7 @@ def fetch_with_urllib(address: str) -> bytes:
 
 
 def address_in(index: str, name: str) -> str:
-    """Where an index of the user's own keeps the same file."""
+    """Returns the address of the same file in the index that the user has configured."""
     page = f"{index.rstrip('/')}/uv/"
     links: list[str] = re.findall(r'href="([^"]+)"', read(page).decode())
     for link in links:
@@ -74,7 +74,9 @@ def address_in(index: str, name: str) -> str:
 
 
 def read_without_certificates(address: str) -> bytes:
-    """A bare Debian has no root certificates. The checksum proves the file all the same, whoever sent it."""
+    """Downloads without checking certificates: a bare Debian has no root certificates. The checksum proves the file
+    anyway.
+    """
     try:
         return read(address)
     except urllib.error.URLError as error:
@@ -95,7 +97,7 @@ def install(content: bytes, target: Path) -> None:
         partial = target / f"uv.{os.getpid()}"
         partial.write_bytes(archive.read(member))
     partial.chmod(0o755)
-    # In one step, so that a second process never sees half a binary.
+    # Renamed in one step, so that a second process never sees half a binary.
     partial.replace(target / "uv")
 
 

@@ -1,9 +1,9 @@
-"""Writes a part of src/nextslot/client/keyword_arguments.py: what follows from declarations, for type checkers.
+"""Writes a part of src/nextslot/client/keyword_arguments.py: the lists of keyword arguments, for type checkers.
 
     uv run python scripts/make_keyword_arguments.py
 
 A type checker reads keyword arguments only where they are written out, so these lists are made from the declarations of
-requests, filters and quotas; tests/domain/test_declared_once.py fails while the file is not what this makes.
+requests, filters and quotas; tests/domain/test_declared_once.py fails while the file differs from this script's output.
 """
 
 from collections.abc import Iterable
@@ -18,11 +18,11 @@ from nextslot.domain.schedules import ScheduleFields
 
 TARGET = Path(__file__).parents[1] / "src/nextslot/client/keyword_arguments.py"
 _BEGIN = "writes this file from the declarations in `domain`.\n"
-# What only the scheduler itself says.
+# Fields that only the scheduler sets.
 NOT_ASKED = {
     "schedule_id", "created_by", "created_at", "archived_at", "deleted_at", "last_triggered_at", "next_trigger_at",
 }  # fmt: skip
-# What a verb of one job names by itself, and an item of a list by a key.
+# Fields that a verb for one job has as arguments of its own, and the key of an item in a list.
 JOB_OWN = ("job_type", "template_id", "params", "key")
 _KINDS = {
     "resources": "Mapping[str, int] | Sequence[str]", "depends_on": "Sequence[AnyJob]", "jobs": "Sequence[NewJob]",
@@ -32,7 +32,7 @@ _ITEM = "One of many: its type or template, its parameters, and the `key` by whi
 
 
 def text() -> str:
-    """Returns the whole file, with its part made anew."""
+    """Returns the whole file, with the generated part written anew."""
     job = {name: kind for name, kind in _asked(NewJob).items() if name not in NOT_ASKED}
     template = {name: kind for name, kind in _asked(Template).items() if name not in {*NOT_ASKED, "template_id"}}
     schedule = {name: kind for name, kind in _asked(ScheduleFields).items() if name not in NOT_ASKED}
@@ -48,7 +48,7 @@ def text() -> str:
 
 
 def _options(subject: str, kinds: dict[str, str], own: tuple[str, ...]) -> Iterable[str]:
-    """Makes what can be said of a value that is put by its name, of a new one, and of one that is changed."""
+    """Yields the keyword arguments of three verbs: put a value by its name, create a value, change a value."""
     yield _class(f"{subject}PutOptions", "TypedDict", kinds, kinds.keys() - {*own, "office_id"})
     yield _class(f"{subject}Options", f"{subject}PutOptions", kinds, ("office_id",))
     yield _class(f"{subject}Changes", f"{subject}Options", kinds, own)

@@ -30,11 +30,11 @@ def main() -> None:
         everything.make(Path(directory))
         made, whole = Path(directory, "nextslot.db"), Path(directory, "whole.db")
         write_export(f"sqlite:///{made}", DATA / f"{name}.ndjson.gz", lambda *_: None)
-        # One file, with no log beside it.
+        # Leave one file without a log beside it.
         apsw.Connection(str(made)).execute("vacuum into ?", (str(whole),))
         (DATA / f"{name}.db.gz").write_bytes(gzip.compress(whole.read_bytes(), mtime=0))
     for file in sorted(DATA.glob(f"{name}.*")):
-        file.chmod(0o644)  # An export is for its owner only; this one has no secret that anybody uses.
+        file.chmod(0o644)  # Others may read this export: it contains no secret that anybody uses.
         print(f"{file.relative_to(ROOT)}: {file.stat().st_size:,} bytes")
 
 

@@ -1,6 +1,6 @@
-"""Mutants of a module: one small change each, as a programmer's slip would be. Used by `scripts/mutate.py`.
+"""Makes mutants of a module: copies with one small change each, like a programmer's slip. Used by `scripts/mutate.py`.
 
-Only what can matter to a caller is changed: not documentation, annotations, log lines or the words of an error.
+A mutant changes only what can matter to a caller: no documentation, annotation, log line or error text.
 """
 
 import ast
@@ -37,7 +37,9 @@ _WORD = re.compile(r"[a-z][a-z_.]*")
 
 
 class Mutant(NamedTuple):
-    """Which node of its module, in the order of `ast.walk`, becomes what in which of its ways."""
+    """One small change: the number of the changed node in the order of `ast.walk`, and which of its alternatives
+    replaces it.
+    """
 
     line: int
     change: str
@@ -49,7 +51,7 @@ NOTHING = Mutant(0, "nothing", -1, 0)
 
 
 def mutants(source: str) -> Iterator[Mutant]:
-    """Every one inside of a function of this module, in the order of its lines."""
+    """Yields every mutant of the functions in this module, in the order of its lines."""
     tree = ast.parse(source)
     ignored = {id(node) for part in _ignored(tree) for node in ast.walk(part)}
     inside = {id(node) for part in _bodies(tree) for node in ast.walk(part)}
@@ -63,7 +65,7 @@ def mutants(source: str) -> Iterator[Mutant]:
 
 
 def changed(source: str, mutant: Mutant) -> ast.Module:
-    """The module as this mutant has it."""
+    """Returns the module with this mutant's change."""
     tree = ast.parse(source)
     if mutant is not NOTHING:
         before = next(islice(ast.walk(tree), mutant.node, None))
@@ -103,7 +105,7 @@ def _is_log(node: ast.AST) -> bool:
 
 
 def _ways(node: ast.AST) -> list[ast.AST]:
-    """What it may become."""
+    """Returns the nodes that can replace this node."""
     match node:
         case ast.Compare(left, [operator], [right]):
             return [ast.Compare(left, [_COMPARISONS[type(operator)]()], [right])]
@@ -136,7 +138,7 @@ def _ways(node: ast.AST) -> list[ast.AST]:
 
 
 def _is_swapped_by_its_test(test: ast.expr) -> bool:
-    """A plain comparison or a `not` is turned round by its own mutant."""
+    """Returns whether the mutant of the test itself already swaps the branches: a plain comparison or a `not`."""
     is_plain = isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In))
     return is_plain or (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not))
 

@@ -1,4 +1,5 @@
-"""Mutation testing: would a test notice, if this line were wrong? One mutant after the other, each in a process.
+"""Mutation testing: checks for each small change of the code whether a test notices it. Each mutant runs in its own
+process.
 
     uv run python scripts/mutate.py map                          # once: which tests reach which lines (minutes)
     uv run python scripts/mutate.py map tests/domain               # again for these, and the rest stays as it was
@@ -43,10 +44,10 @@ TESTS = (
     "tests/server/test_metrics.py",
 )
 WORK = Path(os.environ.get("NEXTSLOT_MUTATE", "/tmp/nextslot-mutate"))
-# How many tests, and how many seconds of them, a mutant has to survive.
+# How many tests, and how many seconds of tests, a mutant must survive to count as survived.
 MOST_TESTS, MOST_SECONDS = 200, 30.0
 MOST_SECONDS_OF_FIRST = 60.0
-# What a mutant may take more than its tests do, before it is taken for one that never ends.
+# How much longer than its tests a mutant may take before it counts as endless.
 PATIENCE_SECONDS = 10.0
 SURVIVED, KILLED = 0, 1
 
@@ -54,7 +55,7 @@ Reach = Mapping[str, Mapping[int, Sequence[str]]]
 
 
 class Case(NamedTuple):
-    """A mutant, where it is, and the tests that ought to notice."""
+    """A mutant, its place, and the tests that should notice it."""
 
     file: Path
     mutant: Mutant
@@ -86,7 +87,7 @@ def main() -> int:
     return int(pytest.main([*quietly, *tests], plugins=[Judge(found, options.first)]))
 
 
-# Which tests reach a line.
+# Which tests reach which line.
 
 
 def make_map(some: Sequence[str]) -> int:
@@ -101,7 +102,7 @@ def make_map(some: Sequence[str]) -> int:
 
 
 def read_map() -> tuple[Reach, Mapping[str, float]]:
-    """The tests of each line of each file, and how long each test takes."""
+    """Reads the tests of each line of each file, and how long each test takes."""
     from coverage import CoverageData
 
     data = CoverageData(str(WORK / "coverage"))
@@ -144,7 +145,9 @@ def cases(parts: Sequence[str], sample: int | None, seed: int, only: Sequence[st
 def _first(
     tests: Sequence[str], seconds: Mapping[str, float], breadth: Mapping[str, int], depth: Mapping[str, int]
 ) -> list[str]:
-    """Pure and quick ones that reach little else, or much of this file; then any others, as far as there is time."""
+    """Returns the tests to run first: quick unit tests that reach little else or much of this file; then others while
+    there is time.
+    """
 
     def few_by(particular: Callable[[str], int]) -> list[str]:
         def how_soon(test: str) -> tuple[bool, bool, int]:
@@ -163,11 +166,11 @@ def _first(
     return first
 
 
-# Running them.
+# Running the mutants.
 
 
 class Judge:
-    """A plugin of pytest that runs mutants where it would have run its tests."""
+    """A plugin of pytest that runs mutants instead of tests."""
 
     def __init__(self, found: Sequence[Case], first: Sequence[str] = ()) -> None:
         self._cases = found
@@ -181,7 +184,7 @@ class Judge:
         first = [test for test in self._items if test.partition("::")[0] in self._first]
         self._cases = [case._replace(tests=list(dict.fromkeys([*first, *case.tests]))) for case in self._cases]
         self._code = Code({case.file for case in self._cases})
-        gc.freeze()  # Else each fork would look through all of it, and copy it.
+        gc.freeze()  # Otherwise the garbage collector of each fork would traverse, and so copy, all of it.
         self._refuse_what_fails_anyway()
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         for number, case in enumerate(self._cases, start=1):
@@ -200,11 +203,11 @@ class Judge:
             os._exit(KILLED)
 
     def _refuse_what_fails_anyway(self) -> None:
-        """Else every mutant would be taken for noticed."""
+        """Refuses tests that fail without a mutant: with them, every mutant would count as noticed."""
         for file in sorted({case.file for case in self._cases if case.tests}):
             tests = sorted({test for case in self._cases if case.file == file for test in case.tests})
             some = random.Random(0).sample(tests, min(len(tests), 10))
-            # Twice, because a busy machine may be too slow once for a test on real sockets or processes.
+            # Tried twice, because a test with real sockets or processes may fail once on a busy machine.
             if all(self._judge(Case(file, NOTHING, some)) != "SURVIVED" for _ in range(2)):
                 print(f"{file}: its tests fail without any mutant: {some}", flush=True)
                 pytest.exit(f"{file}: its tests fail without any mutant", returncode=3)
@@ -243,7 +246,7 @@ class Judge:
 
 
 def _tell(counts: Mapping[str, Counter[str]]) -> int:
-    """How many nobody has noticed."""
+    """Prints how many mutants were noticed. Returns how many were not."""
     for file, ends in sorted(counts.items()):
         print(f"{file}: {ends.total()} mutants, {json.dumps(ends)}")
     total = sum(map(Counter.total, counts.values()))
@@ -252,14 +255,14 @@ def _tell(counts: Mapping[str, Counter[str]]) -> int:
     return total - noticed
 
 
-# Other code for a function.
+# Replacing the code of a function.
 
 
 class Code:
-    """The functions of ours that are there, found once, and what they have remembered."""
+    """Holds the functions of our modules, and the caches that they have filled."""
 
     def __init__(self, files: Iterable[Path]) -> None:
-        for file in files:  # Some are imported by those who need them, and not before.
+        for file in files:  # Some modules are imported only when they are first needed.
             importlib.import_module(".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts))
         self._functions: dict[tuple[str, str, int], list[types.FunctionType]] = defaultdict(list)
         self._memories = []
@@ -271,7 +274,9 @@ class Code:
                 self._memories.append(thing)
 
     def change(self, file: Path, mutant: Mutant) -> None:
-        """Wherever it is referred to from: the function is the same, and does something else."""
+        """Gives the changed function its new code. References to the function stay valid, because the function object
+        is the same.
+        """
         source = file.read_text()
         before = dict(_functions(compile(source, str(file), "exec")))
         after = dict(_functions(compile(changed(source, mutant), str(file), "exec")))
@@ -284,10 +289,12 @@ class Code:
 
 
 def _functions(code: types.CodeType) -> Iterator[tuple[tuple[str, int], types.CodeType]]:
-    """Of a module or a class; what is inside of a function belongs to it."""
+    """Yields the functions of a module or a class. Nested functions count as part of the function that contains
+    them.
+    """
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            if inner.co_flags & 0x2:  # It has locals of its own: it is a function, and not the body of a class.
+            if inner.co_flags & 0x2:  # The code has locals of its own, so it is a function and not the body of a class.
                 yield (inner.co_qualname, inner.co_firstlineno), inner
             else:
                 yield from _functions(inner)

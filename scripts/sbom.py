@@ -34,7 +34,7 @@ ALLOWED = {
     "PSF-2.0",
     "any-OSI",
 }
-# What older packages write instead of the name of a licence.
+# The texts that older packages have instead of a licence's name.
 KNOWN_AS = {
     "3-Clause BSD License": "BSD-3-Clause",
     "Apache Software License": "Apache-2.0",
@@ -93,7 +93,7 @@ def exported() -> Any:
 
 
 def licence_of(package: str) -> str | None:
-    """Reads the licence from the installed package; None, if it says none that we know."""
+    """Reads the licence from the installed package. Returns None if it names none that we know."""
     try:
         found = metadata(package)
     except PackageNotFoundError:
@@ -115,7 +115,7 @@ def words(expression: str) -> set[str]:
 
 
 def vendored(folder: Path) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Yields each file of others that is kept beside its checksum; the README there names versions and licences."""
+    """Yields each vendored file with its checksum file; the README there names versions and licences."""
     licences = {
         line.split("`")[1]: next(
             one for one in ("Apache-2.0 AND MIT", "Apache-2.0", "MIT") if words(one) <= named(line)

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _chosen(ids: dict[str, str], mode: str) -> dict[str, str]:
-    """What the documents show."""
+    """Returns the views to photograph, by the name of the picture."""
     if mode == "phone":
         return {"now-phone": "now", "overview-phone": "overview"}
     if mode == "dark":
@@ -98,7 +98,7 @@ def _wait_until_it_is_drawn(page: Page) -> None:
     page.wait_for_selector(".line.live")
     if page.locator("svg.graph").count():
         page.wait_for_selector("svg.graph[data-ready=true]")
-    # Progress is looked at every two seconds.
+    # The console reads the progress every two seconds.
     page.wait_for_timeout(2500)
 
 
@@ -135,7 +135,7 @@ def _register(scheduler: Scheduler, is_past: bool) -> None:
         for sample in range(0, 100, 2):
             run.progress(sample / 100, "loading the scene" if sample < 10 else f"tracing light, {sample} of 100 passes")
             run.log.info("%s frame %d: pass %d of 100", scene, frame, sample)
-            # It slows down as it goes, as such work does.
+            # The progress slows down, as that of such work does.
             await asyncio.sleep((0.05 if sample < 60 else 20) if not is_past else 4 + frame)
         (run.artifacts / f"{scene}-{frame}.txt").write_text("a picture\n")
         return {"samples": samples}
@@ -159,7 +159,7 @@ def _register(scheduler: Scheduler, is_past: bool) -> None:
 
 @contextmanager
 def _serving(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """A real server in a thread of its own, with work in every status."""
+    """Runs a real server in a thread, with work in every status."""
     started = threading.Event()
     found: dict[str, Any] = {}
 
@@ -179,7 +179,7 @@ def _serving(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
     try:
         yield found["url"], found["ids"]
     finally:
-        # Twice: what runs here would take minutes to finish.
+        # Stopped twice: the running work would take minutes to finish.
         found["loop"].call_soon_threadsafe(found["stop"])
         found["loop"].call_soon_threadsafe(found["stop"])
         thread.join(60)
@@ -206,7 +206,7 @@ async def _furnish(scheduler: Scheduler) -> dict[str, str]:
 
 
 def _film() -> list[NewJob]:
-    """Frames, then a cut of each scene, a score beside it, and all of it together."""
+    """Returns the jobs of a film: frames, a cut of each scene, a score beside them, and the final film."""
     jobs: list[NewJob] = []
     for scene in SCENES[:4]:
         frames = [f"{scene} {frame}" for frame in range(3)]

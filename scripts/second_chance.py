@@ -1,10 +1,12 @@
-"""Says what failed beside other tests, and whether so few did that a busy machine explains it. Called by ./test."""
+"""Lists the tests that failed in a parallel run, and decides whether they are few enough to run again alone. Called by
+./test.
+"""
 
 import json
 import sys
 from pathlib import Path
 
-# More than these at once are no accident.
+# If more tests than this fail at once, a busy machine is not the cause.
 MOST = 30
 
 

@@ -23,7 +23,7 @@ VARIANTS = {
     }
 }
 
-# The worker's concurrency once it has been asked for; None while only a producer is wanted.
+# The worker's concurrency once a worker is wanted; None while only a producer is wanted.
 _concurrency: int | None = None
 _producer: Scheduler | None = None
 
@@ -55,7 +55,7 @@ async def open_producer(variant: str) -> tuple[Callable[..., Awaitable[Any]], Ca
 
 
 def run_worker(variant: str, concurrency: int, tuned: bool) -> None:
-    """Before a producer was opened, it will work too; after it, the work begins here, in a thread of its own."""
+    """Lets an open producer work too; without one, starts a scheduler in a thread of its own."""
     global _concurrency
     _concurrency = concurrency
     if _producer is not None:

@@ -1,6 +1,6 @@
 """The values of the domain: what is stored, frozen; their statuses, and which moves between them are legal.
 
-Every layer speaks in these. They decide nothing; `lifecycle` and `policy` do. One file a subject; all of them are
+Every layer uses these values. They decide nothing; `lifecycle` and `policy` do. One file a subject; all of them are
 imported from here.
 """
 

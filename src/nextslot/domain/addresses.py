@@ -19,7 +19,7 @@ _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _BRACKETED = re.compile(r"\[[^\[\]]*:[^\[\]]*\](:[0-9]+)?")
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 
-# Where clouds answer with credentials of the machine; other such addresses are link-local.
+# The addresses at which clouds give out the credentials of a machine; other such addresses are link-local.
 _METADATA = {
     ipaddress.ip_address(text) for text in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
 }
@@ -125,7 +125,7 @@ def _is_in(address: Address, networks: Sequence[Network]) -> bool:
 
 
 def _meanings(address: Address) -> Iterator[Address]:
-    """Yields the address, or the IPv4 addresses that it may stand for."""
+    """Yields the address itself, or the IPv4 addresses that it may lead to."""
     if not isinstance(address, ipaddress.IPv6Address):
         yield address
         return
@@ -171,7 +171,7 @@ def is_loopback(host: str) -> bool:
 
 
 def origin(url: str) -> str:
-    """Returns scheme, host and port: an endpoint that is dead or slow is so for all URLs of its origin."""
+    """Returns scheme, host and port. All URLs of one origin are slow or dead together."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = (parts.hostname or "").removesuffix(".")

@@ -8,7 +8,7 @@ from .bounds import MAX_PRIORITY, URGENT
 
 
 class Aged(NamedTuple):
-    """The steps of a job, and when it gets the next one; None: it gets no more."""
+    """The steps that a job has, and when it gets the next one; None: it gets no further steps."""
 
     steps: int
     next_at: Instant | None

@@ -18,7 +18,7 @@ class Actor(Value):
 
 
 class AuditEntry(Value, Generic[At]):
-    """Who changed what, and when; of a setting also what it was and what it became."""
+    """Who changed what, and when; for a setting also its value before and after."""
 
     audit_id: Id
     timestamp: At

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-# What JSON text becomes: nothing more can be said of a user's parameters and results.
+# A value that JSON text can contain. Parameters and results of users have no narrower type.
 Json = Any
 
 MAX_PRIORITY = 999_999
 URGENT = 1_000_000
 MAX_TEXT = 1000
-# A title may be the description of what is to be done: 64 KiB of text.
+# A title may be a whole task description: 64 KiB of text.
 MAX_TITLE = 65_536
 MAX_NAME = 200
-# Of a job: the size of its parameters as JSON, how deep they may be nested, and how many jobs it may wait for.
+# Bounds of a job: the size of its parameters as JSON, their depth, and how many jobs it may wait for.
 MAX_PARAMS_BYTES = 256 * 1024
 MAX_DEPTH = 64
 MAX_DEPENDENCIES = 10_000
@@ -53,7 +53,9 @@ class Bound:
 
 
 def whole(least: int, most: int | None = None, *others: int) -> Bound:
-    """A whole number from `least` to `most`, or one of `others`, which the sentence does not mention."""
+    """Makes the bound of a whole number from `least` to `most`. The sentence does not mention `others`, which are
+    allowed too.
+    """
     allowed = f"a whole number from {least:,}" + (" on" if most is None else f" to {most:,}")
     schema = {"type": "integer", "minimum": least} | ({} if most is None else {"maximum": max((most, *others))})
 
@@ -66,7 +68,7 @@ def whole(least: int, most: int | None = None, *others: int) -> Bound:
 
 
 def number(unit: str, most: float = MAX_SECONDS, *, least: float = 0, is_zero_allowed: bool = True) -> Bound:
-    """A number from `least`, or from above 0, to `most`."""
+    """Makes the bound of a number from `least` (or above 0) to `most`."""
     above, name = (least - 1e-9, "minimum") if is_zero_allowed else (0, "exclusiveMinimum")
     allowed = f"a number{unit} " + (f"from {least} to {most:,}" if is_zero_allowed else f"above 0, at most {most:,}")
 
@@ -77,7 +79,7 @@ def number(unit: str, most: float = MAX_SECONDS, *, least: float = 0, is_zero_al
 
 
 def one_of(words: Iterable[str], read: Callable[[Any], object] = str) -> Bound:
-    """One of these words."""
+    """Makes the bound of a text that must be one of these words."""
     known = [str(word) for word in words]
     allowed = " or ".join([", ".join(map(repr, known[:-1])), repr(known[-1])])
 
@@ -103,7 +105,9 @@ UNSTORABLE = "has a NUL character or half of a surrogate pair; it must be valid 
 
 
 def must_be(value: object, allowed: str) -> str:
-    """Says what a value is, and what it must be. Numbers are repeated, texts are not: one may be a misplaced secret."""
+    """Returns a sentence with the given value and what it must be. It repeats numbers but not texts, because a text may
+    be a misplaced secret.
+    """
     return f"is {_shown(value)}; it must be {allowed}"
 
 
@@ -133,7 +137,7 @@ def quoted(value: object) -> str:
 
 
 def is_storable(text: str) -> bool:
-    """Whether both databases take it: no NUL, no half of a surrogate pair."""
+    """Returns whether both databases can store a text: it has no NUL and no half of a surrogate pair."""
     return "\0" not in text and is_unicode(text)
 
 
@@ -152,7 +156,7 @@ def is_number(value: object, above: float = -1e-9, most: float = MAX_SECONDS) ->
 
 
 PRIORITY = whole(-MAX_PRIORITY, MAX_PRIORITY, URGENT)
-# How many may run at once; 0 is no limit.
+# A limit of how many may run at once; 0 means no limit.
 LIMIT = whole(0, 1_000_000)
 SECONDS = number(" of seconds", is_zero_allowed=False)
 # The period after which a job gets a step: a shorter one would keep the database busy with nothing else.
@@ -160,7 +164,7 @@ AGING = number(" of seconds", least=1)
 
 Name = Annotated[str, Bound(text_problem, {"type": "string"})]
 Text = Annotated[str, Bound(text_problem, {"type": "string", "minLength": 1, "maxLength": MAX_TEXT})]
-# What a resource should have loaded.
+# The name of what a resource should have loaded, such as a model.
 Affinity = Annotated[
     str,
     Bound(partial(text_problem, most=MAX_NAME), {"type": "string", "minLength": 1, "maxLength": MAX_NAME}),
@@ -172,6 +176,6 @@ Seconds = Annotated[float, SECONDS]
 Delay = Annotated[float, number(" of seconds")]
 Priority = Annotated[int, PRIORITY]
 Limit = Annotated[int, LIMIT]
-# Bytes and the like, which may be any number.
+# A count such as a number of bytes, without a narrower bound.
 COUNT = whole(0, 2**53)
 Count = Annotated[int, COUNT]

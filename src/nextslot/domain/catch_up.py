@@ -11,7 +11,7 @@ from nextslot.system.instant import Instant
 from . import CatchUp, Schedule, SkipReason
 from .cron import Cron, Span
 
-# An occurrence this late was missed: the machine slept, its clock was set, or no scheduler ran.
+# An occurrence that is later than this counts as missed: the machine slept, its clock was set, or no scheduler ran.
 GRACE_SECONDS = 60.0
 # With `catch_up: all`, at most so many missed occurrences create a job: the newest ones.
 MOST_CAUGHT_UP = 100
@@ -26,14 +26,16 @@ class Skipped:
     detail: str | None = None
 
     def with_more(self, later: "Skipped") -> "Skipped":
-        """Returns one span of this and a later one."""
+        """Returns one span that covers this one and a later one."""
         count = self.span.count + later.span.count
         return Skipped(Span(self.span.first, later.span.last, count), self.reason, later.detail or self.detail)
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Every occurrence after `accounted_until` up to now, to fire (oldest first) or skipped; and the next one."""
+    """The outcome of every occurrence after `accounted_until` up to now: those that fire (oldest first) and those that
+    are skipped; and the next occurrence.
+    """
 
     to_fire: Sequence[Instant]
     skipped: Sequence[Skipped]
@@ -51,7 +53,7 @@ def account(schedule: Schedule, cron: Cron, now: Instant) -> Account:
 
 
 def _account(schedule: Schedule, cron: Cron, on_time: Instant, now: Instant) -> Account:
-    # The window is only for missed occurrences: one on time is always inside.
+    # The window applies to missed occurrences only: one that is on time is always inside it.
     window = min(now.after(-schedule.catch_up_window_seconds), on_time)
     skipped: list[Skipped] = []
     since = schedule.accounted_until

@@ -52,7 +52,7 @@ _SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Occurrences in a row: the first, the last, and how many there are."""
+    """Consecutive occurrences: the first, the last, and how many there are."""
 
     first: Instant
     last: Instant
@@ -89,7 +89,7 @@ def zone(name: str) -> ZoneInfo:
         raise Invalid(problem, field="timezone")
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # Not there, not a zone, or a directory of zones.
+    except (KeyError, ValueError, OSError):  # The zone does not exist, is not a zone, or is a directory of zones.
         raise Invalid(problem, field="timezone") from None
 
 
@@ -208,7 +208,7 @@ class Cron:
     # Days.
 
     def _date_before(self, at: Instant) -> date:
-        """Returns the day before: its occurrences may come on the next day, if a gap ends after midnight."""
+        """Returns the day before a date. Its occurrences may fall on the next day, if clocks skip midnight."""
         return max(self.local(at).date(), date(2, 1, 1)) - _DAY
 
     def _dates_until(self, after: Instant, until: Instant) -> Iterator[date]:

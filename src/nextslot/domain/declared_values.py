@@ -1,4 +1,4 @@
-"""Values, and what follows from their declarations.
+"""The base of all values, and the reader of their declarations.
 
 A value declares its fields once, as a data class does. From their names and types follow the JSON form (`to_dict`),
 the schemas of HTTP answers and bodies (`server/derived_schemas.py`), the columns of its row and both ways between row
@@ -29,13 +29,13 @@ else:
 
 @dataclass(frozen=True, eq=False)
 class Marked:
-    """Marks of a field."""
+    """Marks of a field, which its declaration carries."""
 
-    # Whether answers leave it out.
+    # Whether answers leave the field out.
     is_internal: bool = False
-    # Whether it has no column of its own.
+    # Whether the field has no column of its own.
     is_apart: bool = False
-    # Whether its column has a value only when something has happened to the row.
+    # Whether the column stays empty until something has happened to the row.
     is_later: bool = False
 
 
@@ -47,7 +47,7 @@ Apart = Annotated[T, Marked(is_apart=True)]
 
 @dataclass(frozen=True, eq=False)
 class ShownAs:
-    """What readers get of a field, if it is not the stored value itself."""
+    """Shows readers another value than the stored one."""
 
     show: Callable[[Any], Json]
 
@@ -67,13 +67,13 @@ Id = Annotated[str, Says(examples=("0193f6a2-7b1c-7c3e-8d52-6f0a9e1b2c3d",))]
 
 @dataclass(frozen=True)
 class Declared:
-    """A field as its class declares it."""
+    """A field as the class declares it."""
 
     name: str
-    # Without None, and without annotations.
+    # The type without `None` and without annotations.
     type: Any
     is_optional: bool
-    # MISSING if there is none.
+    # The default, or MISSING.
     default: Any
     marked: Marked
     says: Says
@@ -100,7 +100,7 @@ def in_order(kind: type["Value"], names: Iterable[str]) -> list[str]:
 
 
 def _declared(field: "Field[Any]", hint: Any) -> Declared:
-    """An annotation of the field and one of the type inside `| None` count alike."""
+    """Reads the declaration of a field. An annotation on the field and one inside `| None` count alike."""
     kind, notes = _unwrapped(hint)
     is_optional = types.NoneType in typing.get_args(kind)
     if is_optional:
@@ -156,9 +156,9 @@ class Value:
     takes longer than all other imports of the client.
     """
 
-    # The names that the JSON form and the row begin with.
+    # The names that come first in the JSON form and in the row.
     FIRST: ClassVar[tuple[str, ...]] = ()
-    # Properties that belong to the JSON form, like fields.
+    # Properties that the JSON form contains beside the fields.
     WORKED_OUT: ClassVar[tuple[str, ...]] = ()
 
     _defaults: ClassVar[Mapping[str, Any]]
@@ -218,7 +218,7 @@ class Value:
         """Returns the JSON form: what the API answers, webhooks carry and the client reads."""
         kind: Any = type(self)
         names, converted = json_names(kind), _converted(kind)
-        # Names of properties get None here, and so keep their places.
+        # Properties get None here, which keeps their places.
         found: dict[str, Json] = dict(zip(names, map(self.__dict__.get, names), strict=True))
         for name in self.WORKED_OUT:
             found[name] = getattr(self, name)

@@ -15,13 +15,13 @@ Devices = Mapping[str, tuple[str, ...]]
 
 NO_DEVICES: Devices = {}
 NO_VARIABLES: Mapping[str, str] = {}
-# The variable by which the programs of a resource learn which devices are theirs.
+# The variable by which the programs of a resource learn the names of their devices.
 VARIABLES: Mapping[str, str] = {"gpu": "CUDA_VISIBLE_DEVICES"}
 # All devices of a run as JSON, whatever the resource.
 ALL = "NEXTSLOT_DEVICES"
 
 _CUDA = "CUDA_VISIBLE_DEVICES"
-# Without it CUDA numbers the fastest card first, and `nvidia-smi` does not.
+# Without this variable CUDA numbers the fastest card first, unlike `nvidia-smi`.
 _CUDA_ORDER = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,99}")
 

@@ -22,7 +22,7 @@ class DirectStatus(StrEnum):
 
 
 class DirectFields(OutcomeFields, Generic[At]):
-    """A direct request: what its caller asked for, and how it ended. It never becomes a job."""
+    """The request of a direct caller, and its outcome. It never becomes a job."""
 
     FIRST = ("direct_id", "run_id", "job_type", "status")
 

@@ -18,7 +18,7 @@ from . import DirectStatus, Event, FailureKind, GroupStatus, Job, JobStatus, Run
 from .bounds import must_be, text_problem
 from .events import EventType
 
-# The most values of one field: the database looks up each one.
+# The most values of one field. The database looks up each one separately.
 MOST_VALUES = 100
 LONGEST_SEARCH = 200
 
@@ -27,7 +27,7 @@ NOT_STARTED = LIVE - {JobStatus.RUNNING}
 
 _WHOLE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-# A caller gives one text or several; a filter holds a tuple.
+# A caller may give one text or several; a filter always holds a tuple.
 Texts = str | Sequence[str]
 
 
@@ -141,7 +141,7 @@ class EventFilter:
 
 
 def to_cancel(include_running: bool) -> frozenset[JobStatus]:
-    """Returns the statuses of the jobs that a cancellation of many takes."""
+    """Returns the statuses of the jobs that a bulk cancellation covers."""
     return LIVE if include_running else NOT_STARTED
 
 

@@ -41,7 +41,7 @@ class NewGroup(Value):
     mode: GroupMode | None = None
     on_failure: OnFailure | None = None
     name: str | None = None
-    # Gets one message, when all jobs have ended.
+    # The group's own webhook, which gets one message when all jobs have ended.
     webhook: Mapping[str, Json] | None = None
     template_id: str | None = None
     schedule_id: str | None = None
@@ -68,7 +68,7 @@ class Group(Value, Generic[At]):
     cancelled: int = 0
     template_id: Annotated[str | None, Says("The template that made it")] = None
     schedule_id: Annotated[str | None, Says("The schedule that made it")] = None
-    # What a cancel asked for that goes on in small transactions: `reason` and `interrupt`.
+    # The stored arguments (`reason`, `interrupt`) of a cancel that continues in small transactions.
     cancel_request: InternalLater[Mapping[str, Json] | None] = None
 
 

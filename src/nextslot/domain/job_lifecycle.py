@@ -31,7 +31,7 @@ CRASHES_ERROR = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """What one transaction stores for an outcome."""
+    """What one transaction stores after a run has ended."""
 
     outcome: Outcome
     stage: Stage
@@ -100,7 +100,7 @@ def lose(cancel_mode: CancelMode | None) -> Outcome:
 
 
 class Cancellation(StrEnum):
-    """What a cancel request does to a job, by its state."""
+    """What a cancel request does to a job, depending on its stage."""
 
     CANCELLED = "cancelled"
     STOPPING = "stopping"

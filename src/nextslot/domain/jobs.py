@@ -20,12 +20,12 @@ DEFAULT_OFFICE = "default"
 
 
 def order_priority(priority: int, steps: int) -> int:
-    """Returns what the order goes by: a job with any number of steps stays behind urgent ones."""
+    """Returns the priority used for ordering. With any number of steps, a job stays behind urgent ones."""
     return priority if priority == URGENT else min(priority + steps, MAX_PRIORITY)
 
 
 class Stage(StrEnum):
-    """The stored stage of a job; readers get its `JobStatus`."""
+    """The stored stage of a job. Readers see its `JobStatus` instead."""
 
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
@@ -63,7 +63,7 @@ class OnDependencyFailure(StrEnum):
 
 
 class ChainEnd(StrEnum):
-    """How a chain ended; it decides about dependents and groups."""
+    """How a chain ended. Dependents and groups depend on it."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -146,12 +146,12 @@ class JobFields(JobRequest[At]):
     ] = 0
 
 
-# A job is named by itself or by its id.
+# A job, or the id of a job.
 AnyJob = str | JobFields[Any]
 
 
 def id_of(job: AnyJob) -> str:
-    """Returns the id of a job that is given itself or by its id."""
+    """Returns the id, given a job or its id."""
     if isinstance(job, JobFields):
         return job.job_id
     if not isinstance(job, str):
@@ -171,14 +171,15 @@ class Job(JobFields[Instant]):
     stage: InternalLater[Stage]
     outcome: InternalLater[RunStatus | None] = None
     decision: InternalLater[Decision | None] = None
-    # What holds it back: the number of unmet prerequisites, its signal included, its time, its turn in its group.
+    # What holds the job back: the number of unmet prerequisites (its signal included), its start time, its turn in its
+    # group.
     unmet: Internal[int] = 0
     is_due: Internal[bool] = True
     is_turn: Internal[bool] = True
-    # Whether its signal has not come.
+    # Whether the job still waits for its signal.
     is_awaiting: Internal[bool] = False
     passed_over_since: InternalLater[Instant | None] = None
-    # When it gets its next step.
+    # When the job gets its next step.
     ages_at: InternalLater[Instant | None] = None
 
     @property
@@ -192,12 +193,12 @@ class Job(JobFields[Instant]):
 
     @property
     def is_asking(self) -> bool:
-        """Returns whether nothing but its signal holds it back."""
+        """Returns whether the job waits for nothing but its signal."""
         return self.stage is Stage.QUEUED and self.is_awaiting and self.unmet == 1 and self.is_due and self.is_turn
 
     @property
     def awaiting(self) -> dict[str, Json] | None:
-        """Returns the signal that it waits for, as readers see it."""
+        """Returns the signal that the job waits for, as readers see it."""
         if self.stage is not Stage.QUEUED or not self.is_awaiting or self.await_signal is None:
             return None
         times = {"asked_at": self.asked_at, "answer_by": self.answer_by}
@@ -223,7 +224,7 @@ class Job(JobFields[Instant]):
 
 @cache
 def status_of(stage: Stage, outcome: RunStatus | None, is_free: bool) -> JobStatus:
-    """Returns the status of a job by what is stored of it, never by the clock. `is_free`: nothing holds it back."""
+    """Returns the status of a job from its stored fields, never from the clock. `is_free`: nothing holds it back."""
     if stage == Stage.CANCELLED:
         return JobStatus.CANCELLED
     if stage == Stage.QUEUED:

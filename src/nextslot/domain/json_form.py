@@ -22,7 +22,7 @@ def job(value: Job, attempt: int) -> dict[str, Json]:
 def jobs(values: Iterable[Job], attempts: Mapping[str, int]) -> Iterator[dict[str, Json]]:
     """Yields the form of each job; `attempts` has the places that are not 1.
 
-    Jobs that came together often differ in three fields only: the form of the job before is copied then.
+    Jobs of one request often differ in three fields only, so the form of the previous job is copied then.
     """
     last: dict[str, Json] = {}
     rest: tuple[object, ...] = ()

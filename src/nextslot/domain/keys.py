@@ -24,7 +24,7 @@ _SCOPES = list(Scope)
 
 
 class KeyFields(Value, Generic[At]):
-    """An API key. The text that its holder sends is shown once; only its digest is stored."""
+    """An API key. The scheduler shows its text once and stores only the digest."""
 
     key_id: Id
     name: str
@@ -52,7 +52,7 @@ class Key(KeyFields):
 
 
 class NewKey(Value):
-    """A key to be made: what it may do, from where, and until when."""
+    """A request for a key: its scope, from which addresses it works, and until when."""
 
     name: str
     scopes: tuple[str, ...]

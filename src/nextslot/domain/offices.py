@@ -12,10 +12,10 @@ from .failures import FailureKind, RetryPolicy
 from .jobs import DEFAULT_OFFICE, CancelMode, OnDependencyFailure
 from .webhooks import WebhookSetting
 
-# What every office retries: what a new session may mend (US-JS04).
+# The failures that every office retries, because a new session may fix them (US-JS04).
 OFFICE_RETRIES = (FailureKind.TIMEOUT, FailureKind.SESSION_ERROR, FailureKind.CRASH, FailureKind.INTERRUPTED)
 _USUAL_RETRIES = RetryPolicy(max_attempts=2, base_delay_seconds=60, retry_on=OFFICE_RETRIES)
-# How long jobs of an office may take if nothing else says so: by their role, else half an hour.
+# How long office jobs may take if neither the job nor its type sets a timeout: by role, otherwise half an hour.
 ROLE_TIMEOUTS: Mapping[str, float] = {"PO": 900, "Architect": 1200, "FE": 1800, "BE": 1800, "QA": 2700, "DevOps": 1200}
 DEFAULT_TIMEOUT = 1800.0
 ROLE_SETTINGS = ("command", "cwd", "env", "timeout_seconds")
@@ -45,12 +45,13 @@ class OfficeFields(Value, Generic[At]):
 class Office(OfficeFields):
     """An office; `status` is what its settings say, and its JSON form says `paused` of an active one that is paused."""
 
-    is_paused: InternalLater[bool] = False  # Only a pause of the queue writes it.
-    # How jobs of a role run here, over the configuration: any of ROLE_SETTINGS. Its variables may be secrets.
+    is_paused: InternalLater[bool] = False  # Only a pause of the queue sets it.
+    # How jobs of a role run in this office; overrides the configuration. Any of ROLE_SETTINGS; the variables may be
+    # secrets.
     roles: Internal[Mapping[str, Mapping[str, Json]]] = field(default_factory=dict)
 
     def timeout_of(self, role: str | None) -> float | None:
-        """Returns the timeout of a job that has none by itself, by its type or by a role of the configuration."""
+        """Returns the timeout of a job that sets none itself, from its type or from the configured role."""
         if self.timeout_seconds is not None or self.office_id == DEFAULT_OFFICE:
             return self.timeout_seconds
         return ROLE_TIMEOUTS.get(role or "", DEFAULT_TIMEOUT)
@@ -88,10 +89,10 @@ class Lane:
     local: Mapping[str, int]
     shared: Mapping[str, int]
     class_key: str
-    # What its jobs want their resource to have loaded, if the resource goes by it.
+    # What the resource of these jobs should have loaded, if the resource is dispatched by affinity.
     affinity: str | None = None
     needs: Mapping[str, int] = field(init=False)
-    # What every lane of its class in its office needs.
+    # The limits that every lane of the same class in this office needs.
     class_needs: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,7 +110,7 @@ class Limit(NamedTuple):
 
 
 class Quotas(Value):
-    """What an admin grants an office at most. The defaults are above what honest use needs."""
+    """What an admin allows an office at most. The defaults are above what normal use needs."""
 
     queued_jobs: Annotated[int, Says("Jobs that have not ended")] = 10_000_000
     lanes: Annotated[int, Says("Different combinations of type, role and resources of its ready jobs")] = 1_000

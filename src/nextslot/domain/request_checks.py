@@ -24,11 +24,11 @@ AN_INSTANT = "is not an instant; it must be one between 1970 and 9999"
 
 
 def _is_plain_kind(field: Declared) -> bool:
-    """Whether values of this field are compared by value, not by identity."""
+    """Returns whether values of this field can be compared by value instead of by identity."""
     return field.type in (str, int, float, bool) or is_time(field.type) or is_words(field.type)
 
 
-# A key of all fields of a request but its parameters.
+# A hashable key of all fields of a request except its parameters.
 Form = tuple[object, ...]
 _DECLARED = declared(NewJob)
 _BOUNDS = [(one.name, one.bound, one.is_optional) for one in _DECLARED if one.bound is not None]
@@ -163,7 +163,7 @@ def json_problems(field: str, value: Mapping[str, Json]) -> Iterator[Problem]:
             yield Problem(where, f"is nested too deep; it must be at most {bounds.MAX_DEPTH} levels deep")
         elif isinstance(item, dict):
             for key, inner in item.items():
-                # Exactly these types, here and below: the encoder takes no subclass.
+                # Checks for exactly these types, here and below: the encoder accepts no subclasses.
                 if type(key) is not str or not bounds.is_unicode(key):
                     yield Problem(where, f"has the key {key!r}; a key must be text of valid Unicode")
                 else:
@@ -175,7 +175,7 @@ def json_problems(field: str, value: Mapping[str, Json]) -> Iterator[Problem]:
 
 
 def _is_plain_object(value: object) -> bool:
-    """Whether `json_problems` would certainly find nothing: a quick test for the usual case."""
+    """Returns whether `json_problems` would certainly find nothing: a quick test for the usual case."""
     return type(value) is dict and _is_plain(value, 1)
 
 

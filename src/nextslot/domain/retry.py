@@ -10,18 +10,21 @@ from . import RETRYABLE, Backoff, FailureKind, RetryPolicy
 # without end.
 FREE_INTERRUPTIONS = 4
 FIRST_QUOTA_PAUSE, SHORTEST_QUOTA_PAUSE, LONGEST_QUOTA_PAUSE = 10.0, 1.0, 600.0
-# No provider counts by more than a month: a later time is a mistake.
+# Providers renew their quotas at least once a month: a later time is a mistake.
 LONGEST_QUOTA = 31 * 24 * 3600.0
 AT_ONCE = frozenset({FailureKind.CRASH, FailureKind.INTERRUPTED})
 # One crash may have any cause, such as an operator's kill. Two crashes with only this job inside are hardly chance, and
 # each further attempt would interrupt all other work again.
 MOST_LONE_CRASHES = 2
-# With others there, nobody knows whose fault it was: after so many in a row each of them gets a process of its own.
+# If other runs were inside too, nobody knows which one caused the crash. After this many crashes in a row each of them
+# gets a process of its own.
 MOST_CRASHES_INSIDE = 2
 
 
 class ChainRun(NamedTuple):
-    """A run of a chain: why it failed, and, if it was inside a scheduler's process that died, how many others were."""
+    """A run of a chain: its failure kind and, if it was in a scheduler process that died, how many other runs were in
+    there.
+    """
 
     kind: FailureKind | None
     beside: int | None
@@ -29,7 +32,7 @@ class ChainRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The n-th counted retry of a chain, after a delay."""
+    """The n-th counted retry of a chain, and its delay."""
 
     number: int
     delay_seconds: float
@@ -38,7 +41,7 @@ class Retry:
 def decide(
     policy: RetryPolicy, kinds: Sequence[FailureKind], chance: float, quota_seconds: float | None = None
 ) -> Retry | None:
-    """Returns the retry after a failure, or None; `kinds` are the failures of the chain so far, this one last.
+    """Returns the retry after a failure, or None. `kinds` are the failures of the chain so far, the newest last.
 
     `quota_seconds` is the time until a used-up quota is renewed, if it is known.
     """
@@ -63,10 +66,10 @@ def is_retryable(policy: RetryPolicy, kind: FailureKind) -> bool:
 
 
 def quota_pause(answers: int, until_known: float | None = None) -> float:
-    """Returns for how many seconds nothing is tried after so many answers in a row that a quota is used up.
+    """Returns how long a resource rests after so many answers in a row that its quota is used up.
 
-    A provider that names no time gets pauses of 10, 20, 40 s and so on. One whose time is over at once, again and
-    again, gets pauses of 1, 2, 4 s and so on.
+    If the provider names no time, the pauses are 10, 20, 40 s and so on. If the named time has passed and the quota is
+    used up again at once, they are 1, 2, 4 s and so on.
     """
     first = FIRST_QUOTA_PAUSE if until_known is None else SHORTEST_QUOTA_PAUSE
     pause = min(first * 2.0 ** min(answers - 1, 60), LONGEST_QUOTA_PAUSE)
@@ -121,7 +124,7 @@ def must_be_isolated(attempts: Sequence[ChainRun]) -> bool:
 
 
 def _link_counts(kinds: Sequence[FailureKind]) -> bool:
-    """Whether the link that follows the last of these failures counts against the limit."""
+    """Returns whether the link after the last of these failures counts against the retry limit."""
     if kinds[-1] in (FailureKind.QUOTA, FailureKind.PARKED):
         return False
     streak = _streak(kinds, FailureKind.INTERRUPTED)

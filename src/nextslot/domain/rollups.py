@@ -16,10 +16,10 @@ from .declared_values import At, Says, Value
 
 SECOND = 1_000_000
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
-# The spans that are stored, in seconds, and for how many seconds each is kept before it is added to the next larger.
+# The stored spans, in seconds, and how long each is kept before its rollups are added to the next larger span.
 STORED_STEPS = (MINUTE, HOUR, DAY)
 KEPT_SECONDS: Mapping[int, int] = {MINUTE: 2 * DAY, HOUR: 92 * DAY}
-# The steps of a series that can be asked for.
+# The steps that a caller may request for a series.
 SERIES_STEPS = (60, 300, 900, 3_600, 86_400)
 MAX_POINTS = 1_000
 
@@ -31,14 +31,14 @@ _PARTS = 1 << _PARTS_BITS
 MAX_ERROR = 1 / (2 * _PARTS)
 
 
-# What has ended: a job, or a direct execution. Plain words, as they are hashed at every end.
+# Whether a job or a direct execution ended. Plain strings, because every end hashes them.
 JOB = "job"
 DIRECT = "direct"
 KINDS = (JOB, DIRECT)
 
 
 class RollupKey(NamedTuple):
-    """What a rollup is about, beside its span of time."""
+    """What a rollup counts, apart from its span of time."""
 
     office_id: str
     job_type: str
@@ -47,7 +47,9 @@ class RollupKey(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of one job, as it is counted: the minute in which it ended, and the buckets of its wait and duration."""
+    """The end of one job as the statistics count it: the minute of the end, and the buckets of its wait and
+    duration.
+    """
 
     minute: int
     office_id: str
@@ -64,7 +66,7 @@ class End(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """How many jobs ended alike in a span of time; jobs that never started are in neither histogram."""
+    """How many jobs ended with the same key in a span of time. Neither histogram has jobs that never started."""
 
     jobs: int = 0
     waits: Counter[int] = field(default_factory=Counter)
@@ -83,7 +85,7 @@ class Totals:
 
 
 class SeriesPoint(Value, Generic[At]):
-    """What ended in one step of a series."""
+    """The ends in one step of a series."""
 
     at: Annotated[At, Says("When the step begins")]
     completed: int
@@ -108,9 +110,9 @@ class Series(Value):
 
 
 def ended(key: RollupKey, free_at: Instant | int, started_at: Instant | int | None, finished_at: Instant | int) -> End:
-    """Returns how an end is counted. `free_at` is when the job was queued or, if later, the time it was to wait for;
-    `started_at` is None if it never got a worker. A time before the one it is measured from, because the clock was set
-    back, counts as none.
+    """Returns how an end is counted. `free_at` is when the job was queued or, if later, its `scheduled_for`;
+    `started_at` is None if it never got a worker. If the clock was set back, so that a time is before the one from
+    which it is measured, the duration counts as zero.
     """
     minute = floor(finished_at, MINUTE)
     if started_at is None:
@@ -148,13 +150,13 @@ def quantile_seconds(histogram: Mapping[int, int], fraction: float) -> float | N
 
 
 def floor(at: int, step: int) -> int:
-    """Returns when the step began in which an instant is, in UTC."""
+    """Returns the start, in UTC, of the step that contains this instant."""
     width = step * SECOND
     return at // width * width
 
 
 def stored_step(at: int, now: int) -> int:
-    """Returns in which span an end at this time is stored: of a minute, or of more if it is long ago."""
+    """Returns the span in which an end at this time is stored: a minute, or more if it is long ago."""
     for step, larger in pairwise(STORED_STEPS):
         if not is_outdated(at, step, larger, now):
             return step
@@ -162,5 +164,5 @@ def stored_step(at: int, now: int) -> int:
 
 
 def is_outdated(at: int, step: int, larger: int, now: int) -> bool:
-    """Returns whether the whole larger span around this time is older than rollups of a step are kept."""
+    """Returns whether the whole larger span around this time is so old that rollups of this step are no longer kept."""
     return floor(at, larger) + larger * SECOND <= now - KEPT_SECONDS[step] * SECOND

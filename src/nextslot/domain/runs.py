@@ -26,7 +26,7 @@ class Artifact(Value):
 
 
 class OutcomeFields(Value):
-    """What is stored of the end of a run, and of a direct request."""
+    """The stored fields of the end of a run or of a direct request."""
 
     exit_code: Later[int | None] = None
     error: Later[str | None] = None
@@ -59,7 +59,7 @@ class Run(OutcomeFields, Generic[At]):
 
 
 class Checkpoint(Value, Generic[At]):
-    """What a run has stored for the next attempt of its chain: the last one of the chain."""
+    """What a run has stored for the next attempt of its chain. Only the newest one of a chain is kept."""
 
     run_id: Id
     stored_at: At
@@ -71,10 +71,10 @@ class Outcome(OutcomeFields):
 
     status: RunStatus
     artifacts: tuple[Artifact, ...] = ()
-    # Of a failure of kind `quota`: when the provider renews it, and which resource it is of; None: not known.
+    # For a failure of kind `quota`: when the provider renews the quota, and of which resource; None if unknown.
     quota_until: Instant | None = None
     quota_resource: str | None = None
-    # Of the kind `parked`: what its session waits for.
+    # For a failure of kind `parked`: the signal that the session waits for.
     park: Mapping[str, Json] | None = None
 
     @classmethod
@@ -87,7 +87,7 @@ class Outcome(OutcomeFields):
 
     @classmethod
     def parked(cls, wait: Mapping[str, Json]) -> "Outcome":
-        """Ends a run whose session waits for a signal; the next job of the chain goes on when it has come."""
+        """Ends a run whose session waits for a signal. The next job of the chain continues when the signal arrives."""
         error = f"parked until the signal {wait['name']!r} comes"
         return cls(status=RunStatus.FAILED, failure_kind=FailureKind.PARKED, error=error, park=wait)
 

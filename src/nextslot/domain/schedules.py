@@ -29,14 +29,14 @@ class Overlap(StrEnum):
 
 
 class SkipReason(StrEnum):
-    """Why an occurrence made no job."""
+    """Why an occurrence created no job."""
 
     MISSED = "missed"
     COALESCED = "coalesced"
     OVERLAP = "overlap"
     DISABLED = "disabled"
     OUTSIDE_WINDOW = "outside_window"
-    # Its job was refused; `detail` has the reason.
+    # The scheduler refused the occurrence's job; `detail` has the reason.
     REFUSED = "refused"
 
 

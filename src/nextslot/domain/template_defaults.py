@@ -25,7 +25,7 @@ def from_template(new: NewJob, template: Template) -> NewJob:
     missing = {name: getattr(template, name) for name in SHARED if getattr(new, name) is None}
     if new.urgent:
         missing.pop("priority", None)
-    # Parameters that are not an object stay as they are, and are refused later.
+    # Leave parameters that are not an object as they are; a later check refuses them.
     params = merged(template.params, new.params) if isinstance(new.params, Mapping) else new.params
     changes = {
         "job_type": template.job_type or new.job_type,
@@ -42,7 +42,7 @@ def of_schedule(
     params: Mapping[str, Json] | None = None,
     priority: int | None = None,
 ) -> NewJob:
-    """Makes the job of an occurrence, or of a trigger by hand, which may give parameters and a priority."""
+    """Makes the job of an occurrence, or of a manual trigger, which may set parameters and a priority."""
     wanted = next((one for one in (priority, schedule.priority) if one is not None), template.priority)
     return NewJob(**{name: getattr(template, name) for name in SHARED})._replace(
         params=merged(template.params, schedule.param_overrides, params),
@@ -58,7 +58,7 @@ def members(
     template: Template, params: Mapping[str, Json] | None = None, priority: int | None = None, **of_each: object
 ) -> list[NewJob]:
     """Makes the jobs of a template that makes a group; the given parameters and priority go to every one."""
-    # The group has the template's webhook, so that one message tells of its end.
+    # The group has the template's webhook, so the receiver gets one message about the end of the group.
     defaults = template._replace(webhook=None)
     same = {"template_id": template.template_id, "office_id": template.office_id, **of_each}
     made = [from_template(NewJob(**fields)._replace(**same), defaults) for fields in template.jobs or ()]
@@ -92,7 +92,7 @@ def group_of_schedule(
     params: Mapping[str, Json] | None = None,
     priority: int | None = None,
 ) -> NewGroup:
-    """Makes the group of an occurrence, or of a trigger by hand; the schedule's overrides go to every job."""
+    """Makes the group of an occurrence, or of a manual trigger. The schedule's overrides apply to every job."""
     made = members(
         template,
         merged(schedule.param_overrides, params),
@@ -114,7 +114,7 @@ def group_of_schedule(
 
 
 def _retry_policy(new: NewJob, template: Template) -> Mapping[str, Json] | RetryPolicy | None:
-    """Puts the parts that the request gives over those of the template."""
+    """Returns the template's retry policy, with the parts that the request gives in place of its own."""
     given = new.retry_policy
     if given is None:
         return template.retry_policy

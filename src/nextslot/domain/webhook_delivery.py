@@ -22,16 +22,16 @@ JOB_EVENTS = (*RUN_EVENTS, "job.failed_permanently", "job.cancelled", "job.stall
 EVENTS = (*JOB_EVENTS, "group.finished", "schedule.skipped")
 GROUP_EVENTS = ("group.finished",)
 DIRECT_EVENTS = ("direct.completed", "direct.failed", "direct.skipped")
-# The events that an office's webhook gets unless it lists others; spec 14.8 has it notified of permanent failures.
+# The default events of an office's webhook; spec 14.8 requires permanent failures.
 OFFICE_EVENTS = (*RUN_EVENTS, "job.failed_permanently")
 TEST_EVENT = "webhook.test"
-# Events such as `chain.completed`, which only the formats of extensions send, under names of their own.
+# The prefix of events such as `chain.completed`, which only extensions' formats send, under their own names.
 CHAIN_PREFIX = "chain."
 
 # How long to wait after each failed attempt before the next one.
 RETRY_DELAYS = (5.0, 15.0, 45.0)
 LONGEST_RETRY_AFTER = 3600.0
-# After so many attempts in a row without any answer an endpoint is taken for dead, until it answers again.
+# An endpoint counts as dead after this many attempts in a row without any response, until it responds again.
 BREAKER_FAILURES = 5
 
 NO_FORMATS: Mapping[str, Sequence[str]] = {}
@@ -39,8 +39,8 @@ SERVER = "server"
 
 
 class Target(NamedTuple):
-    """A delivery to be made: its URL, whose secrets sign it, whether it is the job's own webhook, whether it speaks
-    the words of the office API, and the chat whose form it has.
+    """A delivery to be made: its URL, whose secrets sign it, whether it goes to the job's own webhook, whether it uses
+    the words of the office API, and the chat format, if any.
     """
 
     url: str
@@ -52,7 +52,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What follows an attempt."""
+    """What follows an attempt: the status of the delivery, and when it is tried again."""
 
     status: DeliveryStatus
     at: Instant | None = None
@@ -121,7 +121,7 @@ def run_events(status: RunStatus, is_cancelled: bool, is_last: bool) -> tuple[st
 
 
 def chain_end(events: Iterable[str]) -> RunStatus | None:
-    """Returns how a chain ended, if one of these events says so."""
+    """Returns how the chain ended, if one of these events is about its end."""
     found = (event.removeprefix(CHAIN_PREFIX) for event in events if event.startswith(CHAIN_PREFIX))
     return next((RunStatus(status.upper()) for status in found), None)
 
@@ -134,9 +134,11 @@ def targets(
     own_default: Sequence[str] = RUN_EVENTS,
     in_office_words: bool = False,
 ) -> list[Target]:
-    """Returns one target for each URL; a URL that several subscriptions have is signed with the secret of each.
+    """Returns one target for each URL. If several subscriptions have the same URL, the secret of each signs the
+    message.
 
-    `in_office_words`: whether the office's own webhook has other words than the rest, and so a message of its own.
+    `in_office_words`: whether the office's own webhook uses the words of the office API, and so gets a message of its
+    own.
     """
     found: dict[str, Target] = {}
     apart: list[Target] = []
@@ -155,13 +157,13 @@ def targets(
 
 
 def chat_of(webhook: Mapping[str, Json]) -> str | None:
-    """Returns the chat whose form the messages of a webhook have; None: they are JSON for programs."""
+    """Returns the chat whose format the messages of a webhook have; None for JSON."""
     format_: str | None = webhook.get("format")
     return format_ if format_ in CHAT_FORMATS else None
 
 
 def _place(target: Target, found: dict[str, Target], apart: list[Target]) -> None:
-    """Adds a target. Those with a form of their own share no message with the others of the same URL."""
+    """Adds a target. Targets with different formats get separate messages, even at the same URL."""
     if target.in_office_words or target.chat is not None:
         apart.append(target)
     else:
@@ -169,7 +171,7 @@ def _place(target: Target, found: dict[str, Target], apart: list[Target]) -> Non
 
 
 def _wanted(webhook: Mapping[str, Json], default: Sequence[str]) -> Sequence[str]:
-    # The extension of this format is off, so nothing knows its words: send the usual events.
+    # The extension with this format is disabled, so nothing knows its words: send the usual events.
     if webhook.get("events") is None or (webhook.get("format") is not None and chat_of(webhook) is None):
         return default
     wanted: Sequence[str] = webhook["events"]
@@ -180,7 +182,7 @@ def _wanted(webhook: Mapping[str, Json], default: Sequence[str]) -> Sequence[str
 
 
 def after(attempt: Attempt, tries: int, now: Instant) -> Next:
-    """`tries` counts the attempts of this round, this one included."""
+    """Decides what follows an attempt. `tries` counts the attempts of this round, this one included."""
     code = attempt.status_code
     if code is not None and 200 <= code < 300:
         return Next(DeliveryStatus.DELIVERED)
@@ -194,7 +196,9 @@ def after(attempt: Attempt, tries: int, now: Instant) -> Next:
 
 
 def retry_after(status_code: int, header: str | None, now: Instant) -> float | None:
-    """Returns how long a 429 or 503 asks to wait, in seconds, at most an hour; the header has seconds or a date."""
+    """Returns how many seconds a 429 or 503 asks the sender to wait, at most an hour. The header has seconds or a
+    date.
+    """
     if status_code not in (429, 503) or header is None:
         return None
     text = header.strip()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from nextslot.system.instant import Instant
 
 SECRET_PREFIX = "whsec_"
-# How long the old secret of a subscription signs too after a rotation.
+# How long the old secret of a subscription still signs after a rotation.
 ROTATION_SECONDS = 24 * 3600.0
 
 
@@ -21,12 +21,12 @@ def secret_problem(secret: object) -> str | None:
 
 
 def secret_of(random_text: str) -> str:
-    """Makes a secret of 256 bits from a random text with as many."""
+    """Makes a secret from a random text of 256 bits."""
     return SECRET_PREFIX + base64.b64encode(hashlib.sha256(random_text.encode()).digest()).decode()
 
 
 def secret_for(server_secret: str, office_id: str) -> str:
-    """Derives the secret of one office from the server's, which no office gets to know."""
+    """Derives the secret of one office from the server's secret, which stays hidden from offices."""
     derived = hmac.new(_key(server_secret), f"nextslot:office:{office_id}".encode(), hashlib.sha256).digest()
     return SECRET_PREFIX + base64.b64encode(derived).decode()
 

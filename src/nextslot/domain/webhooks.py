@@ -13,14 +13,14 @@ from .declared_values import At, Id, Internal, Later, Says, ShownAs, Value
 
 # Formats for people, which every webhook may have; engine/webhooks/chat_formats.py writes them.
 CHAT_FORMATS = ("slack", "discord", "ntfy")
-# How the messages to these chats begin; a message for programs begins with its type.
+# How the message for each chat begins. Messages in JSON begin with their type.
 _CHAT_MESSAGE = re.compile(r'\{"(text|content|topic)":')
-# What stands for the part of a URL that is not shown.
+# Replaces the hidden part of a URL.
 HIDDEN = "…"
 
 
 def without_secret(url: str) -> str:
-    """Returns the URL of a chat without the end of its path and its query: who knows these can write there."""
+    """Returns a chat's URL without the end of its path and its query: anybody who knows these can write to the chat."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path.rstrip('/').rpartition('/')[0]}/{HIDDEN}"
@@ -35,9 +35,9 @@ def _jobs_shown(jobs: tuple[Mapping[str, Json], ...]) -> list[Mapping[str, Json]
     return [{**job, "webhook": _shown(job["webhook"])} if job.get("webhook") else job for job in jobs]
 
 
-# Where the messages about a job, a template or an office go.
+# The webhook that gets the messages about a job, a template or an office.
 WebhookSetting = Annotated[Mapping[str, Json] | None, ShownAs(_shown)]
-# Jobs of a template, each with the fields that were given.
+# The jobs of a template, each with the fields that the caller gave.
 JobSettings = Annotated[tuple[Mapping[str, Json], ...] | None, ShownAs(_jobs_shown)]
 
 
@@ -48,7 +48,7 @@ class DeliveryStatus(StrEnum):
 
 
 class Webhook(Value, Generic[At]):
-    """A subscription: the events of an office, or of all, that go to a URL. Its secrets are stored separately."""
+    """A subscription: events of an office, or of all offices, that go to a URL. Its secrets are stored separately."""
 
     webhook_id: Id
     url: str
@@ -56,7 +56,7 @@ class Webhook(Value, Generic[At]):
     office_id: str | None = None
     enabled: bool = True
     disabled_reason: str | None = None
-    # Until then the secret before the last rotation signs too.
+    # Until this time the secret before the last rotation still signs.
     old_secret_until: Later[Annotated[At | None, Says("Until then the secret before signs too")]] = None
     created_by: str | None = None
     created_at: At
@@ -110,7 +110,7 @@ class Delivery(DeliveryFields[Instant]):
             found["url"] = without_secret(self.url)
         return found
 
-    # `server`, and the ids of subscriptions, whose secrets sign it.
+    # `server` or the ids of subscriptions: their secrets sign the message.
     signers: Internal[tuple[str, ...]]
     is_own: Internal[bool]
     body: Internal[str]

@@ -1,7 +1,7 @@
 """Accepts connections on a thread of its own, answers `/health` there, and queues the rest for the event loop.
 
-On the event loop a probe waits for about five turns, each full of other callers' requests. Here it waits for the
-interpreter's lock alone, however many connections the event loop has not taken yet. While the event loop does not
+On the event loop a probe would wait for about five turns, each full of other callers' requests. On this thread it waits
+only for the interpreter's lock, even if many connections wait for the event loop. While the event loop does not
 respond, the acceptor leaves probes to it, because `/health` says that the event loop responds. `Process` starts an
 acceptor for its listener.
 """
@@ -28,9 +28,9 @@ from .request_log import HEADER
 
 log = logging.getLogger(__name__)
 
-# How long a new connection may stay silent before the event loop gets it as it is.
+# How long a new connection may stay silent before it goes to the event loop without a request.
 SILENT_SECONDS = 1.0
-# How long it may stay silent while there is no room for others.
+# How long it may stay silent while other connections wait for room.
 PATIENT_SECONDS = 0.2
 # Connections that the event loop takes in one turn.
 TAKEN_AT_ONCE = 128
@@ -40,7 +40,7 @@ FULL_SECONDS = 0.05
 PAUSE_SECONDS = 1.0
 
 _MOST_HEAD = 4096
-# Only a request that every layer of the application lets pass as it is: no body, no Origin, no id of the caller's.
+# A request that no layer of the application would change: no body, no Origin, no request id.
 _PROBE = re.compile(rb"GET /health HTTP/1\.1\r\n(?:[!-9;-~]+:[^\r\n]*\r\n)+\r\n", re.DOTALL)
 _HEADER = re.compile(rb"^([!-9;-~]+):[ \t]*([^\r\n]*?)[ \t]*\r$", re.MULTILINE)
 _FOR_THE_LOOP = frozenset({b"origin", b"content-length", b"transfer-encoding", b"upgrade", HEADER.lower().encode()})
@@ -72,13 +72,13 @@ class Acceptor:
         self._chance = chance or SystemChance()
         self._loop = asyncio.get_running_loop()
         self._connections = connections or Connections()
-        # The peers of the connections that this thread has.
+        # The peers of the connections that belong to this thread.
         self._peers: dict[socket.socket, str] = {}
-        # Connections for the event loop, with their peers. While there is one, `_take` is scheduled.
+        # Connections that wait for the event loop, with their peers. While there is one, `_take` is scheduled.
         self._untaken: deque[tuple[socket.socket, str]] = deque()
         self._lock = threading.Lock()
         self._is_over = threading.Event()
-        # New connections without a byte yet, and when the event loop gets them as they are, the earliest first.
+        # New connections without a byte yet, and when each goes to the event loop anyway, the earliest first.
         self._silent: dict[socket.socket, float] = {}
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._run, name="nextslot-acceptor", daemon=True)
@@ -93,7 +93,7 @@ class Acceptor:
     def close(self) -> None:
         """Stops accepting. Connections that were queued for the event loop stay open."""
         self._is_over.set()
-        # Wakes the thread, which a plain close does not.
+        # Wakes the thread: a plain close would not.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
@@ -185,7 +185,7 @@ class Acceptor:
 
     def _answer(self, connection: socket.socket, head: bytes, began: float) -> None:
         request_id = self._chance.new_id()
-        connection.recv(len(head))  # A connection that is closed with unread bytes is reset, and its answer lost.
+        connection.recv(len(head))  # Closing a connection with unread bytes resets it, and its answer is lost.
         connection.send(written(healthy(), (HEADER.lower().encode(), request_id.encode())))
         self._close(connection)
         self._loop.call_soon_threadsafe(self._answered, request_id, time.perf_counter() - began)

@@ -80,7 +80,7 @@ _REPEAT = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the application gets besides the scheduler."""
+    """Options of the application, beside its scheduler."""
 
     admission: Admission = field(default_factory=Admission)
     bodies: Bodies = field(default_factory=Bodies)
@@ -90,7 +90,7 @@ class Options:
     certificate: Certificate | None = None
     root_path: str = ""
     has_docs: bool = True
-    # None: there is no configuration that could be read again.
+    # None: there is no configuration to read again.
     reload: Reload | None = None
     http: HttpMeters = field(default_factory=HttpMeters)
 
@@ -99,7 +99,7 @@ def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
     options = options or Options()
     app: ASGIApp = _below(options.root_path, Router(application(scheduler, options)))
     if options.admission.allowed_origins:
-        # Browsers show answers to pages of these origins, and to no others.
+        # Browsers show answers only to pages of these origins.
         app = CORSMiddleware(
             app,
             allow_origins=options.admission.allowed_origins,
@@ -129,7 +129,7 @@ def _below(root_path: str, app: ASGIApp) -> ASGIApp:
     """Serves the application below a path, for a proxy that strips that path or does not."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        # Not in a copy: `RequestLog` reads from this scope which route the request took.
+        # Changes the scope itself, not a copy: `RequestLog` reads from it which route the request took.
         scope["root_path"] = root_path
         await app(scope, receive, send)
 
@@ -159,7 +159,7 @@ def application(scheduler: Scheduler, options: Options) -> FastAPI:
     app.openapi = lambda: app.openapi_schema or _describe(app)  # type: ignore[method-assign]
     problems.install(app)
     for router in [*ROUTERS, *(router for one in used for router in one.routers())]:
-        # Without the framework's layer for routers inside routers.
+        # Skips the framework's layer for nested routers.
         app.router.routes.extend(router.routes)
     return app
 
@@ -179,7 +179,8 @@ def describe(scheduler: Scheduler, options: Options | None = None) -> dict[str, 
 def _describe(app: FastAPI) -> dict[str, Any]:
     """Completes FastAPI's document by the rule of each route: its scope, its refusals, its idempotency."""
     with warnings.catch_warnings():
-        # Of aliases that the framework itself adds to each parameter, and ignores when it compiles a type at once.
+        # Hides warnings about aliases that the framework itself adds to each parameter, and ignores when it compiles a
+        # type at once.
         warnings.simplefilter("ignore", UnsupportedFieldAttributeWarning)
         document = get_openapi(
             title=app.title,
@@ -222,7 +223,7 @@ def _complete(operation: dict[str, Any], rule: Rule) -> None:
         operation["security"] = _SECURITY
         operation["x-scope"] = rule.scope.value
         if rule.office in (whole, of_default):
-            operation["x-whole"] = True  # A key of one office may not use it; `of_default`: of another than `default`.
+            operation["x-whole"] = True  # Not for keys of one office (`of_default`: except `default`).
         operation["description"] = (
             f"{operation.get('description', '')}\n\nNeeds the scope `{rule.scope.value}`.".strip()
         )

@@ -21,34 +21,35 @@ class Caller:
     name: str
     scope: Scope
     key_id: str | None = None
-    # A key for one office opens nothing else.
+    # The office of the key; such a key opens nothing else.
     office_id: str | None = None
-    # The types of jobs that the key may make; none: all.
+    # The job types that the key may create; empty: all.
     job_types: tuple[str, ...] = ()
-    # What the caller has sent: by this a stream finds out whether the key still opens it.
+    # The text of the key as the caller sent it: a stream uses it to check whether the key is still valid.
     text: str | None = field(default=None, repr=False)
 
     def check_office(self, office_id: str | None) -> None:
-        """Raises 404 for another office than that of the key, and 403 for None, which is the whole scheduler."""
+        """Raises 404 for an office that is not the key's, and 403 for None, which stands for the whole scheduler."""
         if self.office_id is not None and office_id is None:
             detail = f"this key is for the office {self.office_id!r}, and this is the whole scheduler"
             raise HttpProblem(403, "forbidden", detail)
         self.check_thing(office_id, "office", str(office_id))
 
     def check_thing(self, office_id: str | None, kind: str, name: str) -> None:
-        """Raises what a request about nothing gets, unless the key is for the office of this thing."""
+        """Raises NotFound, as for a thing that does not exist, unless the key covers the office of this thing."""
         if self.office_id is not None and office_id != self.office_id:
             raise NotFound(kind, name)
 
     def office_for(self, body: Any) -> str:
-        """Returns the office that a body names; if it names none, that of the key, else the default one.
+        """Returns the office that a body names; otherwise the office of the key, or the default one.
 
-        `body` is any model with the field `office_id`; models made by decorators have it unknown to type checkers.
+        `body` is any model with the field `office_id`; type checkers do not know this field in models that decorators
+        make.
         """
         return self.narrowed_to(body.office_id if "office_id" in body.model_fields_set else None)
 
     def narrowed(self, office_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the offices that a list may show: the given ones, or that of the key."""
+        """Returns the offices that a list may show: the requested ones, or the office of the key."""
         if self.office_id is None:
             return office_ids
         for office_id in office_ids:
@@ -56,23 +57,25 @@ class Caller:
         return (self.office_id,)
 
     def narrowed_to(self, office_id: str | None) -> str:
-        """Returns the given office if the key may use it; if none is given, that of the key, else the default one."""
+        """Returns the requested office if the key may use it; without a request, the office of the key, or the default
+        one.
+        """
         if office_id is not None:
             self.check_office(office_id)
         return office_id or self.office_id or DEFAULT_OFFICE
 
 
-# Refuses the key of an office, the caller, for a request that is about anything else than this office.
+# Refuses a caller with the key of one office whose request concerns anything outside that office.
 OfficeCheck = Callable[[Services, Request, Caller], Awaitable[None]]
 
 
 async def whole(scheduler: Services, request: Request, caller: Caller) -> None:
-    """For a route that is about the whole scheduler, which a key of one office may not use."""
+    """Checks a route that concerns the whole scheduler: a key of one office may not use it."""
     caller.check_office(None)
 
 
 async def of_default(scheduler: Services, request: Request, caller: Caller) -> None:
-    """For a route without offices: it works in the default office, and another office may not use it."""
+    """Checks a route without offices, which works in the default office: keys of other offices may not use it."""
     if caller.office_id != DEFAULT_OFFICE:
         caller.check_office(None)
 
@@ -82,7 +85,7 @@ async def of_path(scheduler: Services, request: Request, caller: Caller) -> None
 
 
 def _of_thing(kind: str, place: str, get: Callable[[Services, str], Awaitable[Any]]) -> OfficeCheck:
-    """Makes the check for a route with the id of a thing at this place in its path."""
+    """Makes the check of a route whose path has the id of a thing at this place."""
 
     async def check(scheduler: Services, request: Request, caller: Caller) -> None:
         name = request.path_params[place]
@@ -99,14 +102,16 @@ of_webhook = _of_thing("webhook", "webhook_id", lambda scheduler, name: schedule
 
 
 async def of_direct(scheduler: Services, request: Request, caller: Caller) -> None:
-    """For a route with a `direct_id` in its path, which a caller may have chosen in the office of the query."""
+    """Checks a route with a `direct_id` in its path. A caller may have chosen that id within the office in the
+    query.
+    """
     name = request.path_params.get("direct_id") or request.path_params["name"]
     found = await scheduler.direct(name, caller.narrowed_to(request.query_params.get("office_id")))
     caller.check_thing(found.office_id, "direct execution", name)
 
 
 async def of_delivery(scheduler: Services, request: Request, caller: Caller) -> None:
-    """For a route with the id of a delivery: a subscription for all offices is no office's own."""
+    """Checks a route with the id of a delivery. A subscription for all offices belongs to no single office."""
     delivery = await scheduler.webhooks.delivery(request.path_params["delivery_id"])
     if caller.office_id is not None and not await scheduler.webhooks.shown_to(caller.office_id, [delivery]):
         raise NotFound("delivery", delivery.delivery_id)
@@ -118,7 +123,7 @@ async def of_run(scheduler: Services, request: Request, caller: Caller) -> None:
 
 
 async def of_deliveries(scheduler: Services, request: Request, caller: Caller) -> None:
-    """Checks the job or the webhook in the query; without both the request is about the whole scheduler."""
+    """Checks the job or the webhook in the query. Without both, the request concerns the whole scheduler."""
     asked = request.query_params
     if "job_id" in asked:
         caller.check_thing((await scheduler.job(asked["job_id"])).office_id, "job", asked["job_id"])
@@ -133,7 +138,7 @@ async def admit(request: Request, scope: Scope | None, office: OfficeCheck | Non
     """Refuses a caller who may not use the route; else stores the caller and its services in the request.
 
     This is the one place that makes a `RequestContext` of a request. A route reaches the scheduler by `scheduler_for`
-    alone, so its changes are audited. A request that only reads, by its method or its scope, can change nothing.
+    alone, so its changes are audited. A request whose method or scope is for reading cannot change anything.
     """
     scheduler: Scheduler = request.app.state.scheduler
     if scope is None:
@@ -171,7 +176,9 @@ def caller_of(request: Request) -> Caller:
 
 
 def lane_of(request: Request) -> str:
-    """Returns whose share of the server a request uses: its key's office, its key, or without keys its address."""
+    """Returns the lane whose share of the server the request uses: its key's office, its key, or, without keys, its
+    address.
+    """
     caller: Caller | None = getattr(request.state, "caller", None)
     if caller is not None and caller.key_id is not None:
         return f"key {caller.key_id}" if caller.office_id is None else f"office {caller.office_id}"

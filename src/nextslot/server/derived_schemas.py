@@ -17,7 +17,8 @@ from nextslot.domain.declared_values import Declared, Value, declared, is_mappin
 
 M = TypeVar("M", bound=BaseModel)
 
-# The types of fields in answers or bodies, by a field's name or the type in the declaration; "time" is for all times.
+# The types of fields in answers or bodies, by the field's name or by its type in the declaration; "time" stands for all
+# times.
 Types = Mapping[Any, Any]
 
 
@@ -65,7 +66,7 @@ def _described(field: Declared, default: Any, asked: str | None = None) -> Any:
     said: dict[str, Any] = {"description": asked or says.description, "examples": list(says.examples)}
     said = {name: value for name, value in said.items() if value}
     if isinstance(default, (dict, list, tuple)):
-        # From a factory: pydantic would copy a mutable default, deeply, for every job of a batch.
+        # A factory, because pydantic would deep-copy a mutable default for every job of a batch.
         empty: Any = [] if isinstance(default, (list, tuple)) else {}
         return Field(default_factory=type(empty), json_schema_extra={"default": empty}, **said)
     return Field(default, **said)

@@ -1,4 +1,4 @@
-"""Reads the arguments of an endpoint from a request, as the endpoint declares them: path, query, body.
+"""Reads the arguments that an endpoint declares from a request: path, query, body.
 
 `Route` calls it instead of the framework's own way, which solves a tree of dependencies for every request: none of our
 endpoints has one.
@@ -24,7 +24,9 @@ Validate = Callable[[Any], Any]
 
 
 class EndpointArguments:
-    """What an endpoint takes: texts of its path, one model or some values of the query, one body, the request."""
+    """The declared arguments of an endpoint: texts of its path, one model or some values of the query, one body, the
+    request.
+    """
 
     def __init__(self, dependant: Dependant) -> None:
         _refuse_other_arguments(dependant)
@@ -35,7 +37,9 @@ class EndpointArguments:
         self._body = next((_Value("body", one) for one in dependant.body_params), None)
 
     def of(self, request: Request, body: Any) -> dict[str, Any]:
-        """Returns the arguments. Raises Invalid for a query that names something twice, else RequestValidationError."""
+        """Returns the arguments. Raises Invalid if the query has a name twice, and RequestValidationError for other
+        problems.
+        """
         found: dict[str, Any] = {} if self._request_name is None else {self._request_name: request}
         problems: Problems = []
         for one in self._path:
@@ -63,7 +67,7 @@ class EndpointArguments:
 
 
 class _Value:
-    """One argument: its name, and how its value is validated."""
+    """One argument: its name, and the validation of its value."""
 
     def __init__(self, place: str, field: Any) -> None:
         self.place = place
@@ -74,20 +78,20 @@ class _Value:
 
     @cached_property
     def _validate(self) -> Validate:
-        """Compiles the declared type, which the OpenAPI document describes too, for the first request."""
+        """Compiles the declared type, which is also in the OpenAPI document, when the first request needs it."""
         kind, bounds = self._field.field_info.annotation, self._field.field_info.metadata
         found: TypeAdapter[Any] = TypeAdapter(Annotated[(kind, *bounds)] if bounds else kind)
         return found.validator.validate_python
 
     def validated(self, value: Any, place: tuple[str, ...], problems: Problems) -> Any:
-        """Returns the value, or adds to the problems."""
+        """Returns the value, or adds its problems to the list."""
         try:
             return self._validate(value)
         except ValidationError as error:
             problems += _problems_of(error, place)
 
     def absent(self, place: tuple[str, ...], problems: Problems) -> Any:
-        """Returns the default; without one, adds to the problems."""
+        """Returns the default. If there is none, adds a problem to the list."""
         if self._field.field_info.is_required():
             problems.append({"type": "missing", "loc": place, "msg": "Field required", "input": None})
             return None
@@ -103,7 +107,7 @@ def _problems_of(error: ValidationError, place: tuple[str, ...]) -> Problems:
 
 
 def _query(request: Request) -> dict[str, str]:
-    """Returns the query. Refuses a name that is given twice: which of the values is meant?"""
+    """Returns the query. Refuses a name that occurs twice, because it is unclear which value is meant."""
     text = request.scope["query_string"].decode("latin-1")
     if not text:
         return {}
@@ -117,7 +121,7 @@ def _query(request: Request) -> dict[str, str]:
 
 
 def _refuse_other_arguments(dependant: Dependant) -> None:
-    """Raises TypeError for an endpoint that declares what is not read here, when the endpoint is declared."""
+    """Raises TypeError when an endpoint is declared with an argument that this module cannot read."""
     other = [*dependant.header_params, *dependant.cookie_params, *dependant.dependencies]
     if other or dependant.response_param_name or dependant.background_tasks_param_name:
         raise TypeError(f"{dependant.call} has other arguments than path, query, one body and the request")

@@ -1,4 +1,5 @@
-"""Speaks HTTP on one connection, as uvicorn does, with bounds: size and time of a head, idle time, stalled answers.
+"""Speaks HTTP on one connection, as uvicorn does, with limits for the size and time of a request's head, for idle time
+and for stalled answers.
 
 `Process` makes one for each connection that the acceptor has accepted.
 """
@@ -19,11 +20,11 @@ class BoundedHttp(HttpToolsProtocol):
         self._open = connections
         self._limits = connections.limits
         self._peer = peer
-        # Rings when the caller has taken too long for a head, or was idle too long after an answer.
+        # Fires when the caller has taken too long for a head, or has been idle for too long after an answer.
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._is_idle = False
-        # Whether the next bytes belong to a head, and how many of it have arrived.
+        # Whether the next bytes belong to a head, and how many bytes of it have arrived.
         self._is_in_head = True
         self._head_bytes = 0
         self._arriving = 0
@@ -48,7 +49,7 @@ class BoundedHttp(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # Nothing is upgraded here: the request is answered as it is.
+            pass  # Nothing is upgraded here: the request gets a usual answer.
         except httptools.HttpParserError:
             self._refuse(400, "malformed", "this is no HTTP request that can be read")
             return
@@ -66,14 +67,15 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._is_in_head = True
-        # `data_received` adds the bytes that are arriving; some of them may be the next head, and are not counted.
+        # `data_received` adds the bytes that are arriving. Some of them may belong to the next head; these are not
+        # counted.
         self._head_bytes = -self._arriving
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self.transport.is_closing() and self.cycle.response_complete:
-            # Also for the rest of a body that nobody reads.
+            # Also for the rest of a body that no route reads.
             self._wait(self._limits.idle_seconds)
             self._is_idle = True
 
@@ -91,7 +93,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.transport.close()
 
     def _wait(self, seconds: float) -> None:
-        """Waits for a head, for some seconds; meanwhile the connection may be closed to make room."""
+        """Waits some seconds for a head. During that time the connection may be closed to make room."""
         self._cancel_deadline()
         self._deadline = self.loop.call_later(seconds, self._give_up)
         self._open.waits(self)

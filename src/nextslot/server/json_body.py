@@ -1,8 +1,8 @@
 """Parses the JSON of a request: each key once, numbers without loss, text that both databases store.
 
-`request_body.py` calls it: on the event loop for a small body, in its thread for a larger one. A body that is larger
-than an item may be is a list, or an object of lists: it is parsed item by item, with pauses in between, because the
-parser keeps the interpreter's lock while it is in one item.
+`request_body.py` calls it: on the event loop for a small body, in its thread for a larger one. A body above the size
+limit of an item must be a list, or an object of lists. It is parsed item by item, with pauses in between, because the
+parser holds the interpreter's lock during an item.
 """
 
 import codecs
@@ -20,10 +20,11 @@ from nextslot.errors import Invalid
 
 from .problems import HttpProblem
 
-# A list of more items, or an object of more keys, is refused in the midst of parsing.
+# A list with more items, or an object with more keys, is refused during parsing.
 MOST_ITEMS = 100_000
 MOST_KEYS = 1000
-# How long the parser works between two pauses, and how long it pauses, in seconds: other threads get three quarters.
+# How long the parser works between two pauses, and how long a pause is, in seconds: other threads get three quarters of
+# the time.
 WORK_SECONDS = 0.0005
 PAUSE_SECONDS = 0.0015
 
@@ -48,14 +49,14 @@ def parse(body: bytes | bytearray, most_item_bytes: int, pause: Callable[[float]
 
 
 class _Pieces:
-    """Walks over a large body. Only a window of its text exists at a time."""
+    """Walks over a large body. Only a window of its text is in memory at a time."""
 
     def __init__(self, body: bytes | bytearray, most_item: int, pause: Callable[[float], None]) -> None:
         self._body = memoryview(body)
         self._most_item = most_item
         self._pause = pause
         self._decoder = codecs.getincrementaldecoder("utf-8")()
-        # The bytes that are decoded already, the characters before the window, and the place in the window.
+        # The bytes that are decoded already, the characters before the window, and the position in the window.
         self._decoded = self._passed = self._at = 0
         self._text, self._has_escapes = "", False
         self._worked_since = time.perf_counter()
@@ -104,7 +105,7 @@ class _Pieces:
         try:
             value, end = _DECODER.raw_decode(self._text, self._at)
         except json.JSONDecodeError as error:
-            # The end of the window may have cut the item.
+            # The item may continue beyond the end of the window.
             if self._has_more and (error.msg.startswith("Unterminated") or error.pos > len(self._text) - 16):
                 raise self._too_large() from None
             raise json.JSONDecodeError(error.msg, "", self._passed + error.pos) from None
@@ -114,7 +115,9 @@ class _Pieces:
         return _storable(value, self._has_escapes)
 
     def _peek(self) -> str:
-        """Moves to the next character that is no space, and returns it; an empty text at the end of the body."""
+        """Moves to the next character that is not a space and returns it; returns an empty text at the end of the
+        body.
+        """
         while True:
             if len(self._text) - self._at <= self._most_item and self._has_more:
                 self._move_window()
@@ -154,7 +157,7 @@ class _Pieces:
 
 
 def _storable(value: Any, has_escapes: bool) -> Any:
-    """Refuses NUL and halves of surrogate pairs, which only an escape can bring into a text."""
+    """Refuses NUL and halves of surrogate pairs. Only an escape sequence can put them into a text."""
     if has_escapes:
         try:
             encoded = orjson.dumps(value)
@@ -179,7 +182,7 @@ def _twice(key: str) -> Invalid:
 
 
 def _whole(digits: str) -> int:
-    """Refuses whole numbers that do not fit 64 bits: JSON of ours would make floats of them, with other values."""
+    """Refuses whole numbers that do not fit 64 bits: our JSON parser would turn them into floats with other values."""
     if len(digits) > 20 or not -(2**63) <= (number := int(digits)) < 2**64:
         raise Invalid(f"the number {digits[:110]} does not fit 64 bits; send it as a text")
     return number

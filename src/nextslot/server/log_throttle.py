@@ -1,23 +1,23 @@
-"""Lets the same line into the log once a second, with the number of those that were left out."""
+"""Logs the same line at most once a second, with the number of repetitions that were left out."""
 
 import time
 from collections.abc import Callable
 
 SECONDS = 1.0
-# Lines that are remembered; further ones count as one line.
+# How many different lines are remembered; all further ones count as one line.
 MOST_LINES = 1000
 
 
 class Throttle:
-    """May be used from several threads: a race costs or saves one line."""
+    """Counts repeated lines. Several threads may use it: a race adds or loses one line."""
 
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
-        # When a line was logged last, and how many were left out since.
+        # When a line was last logged, and how many repetitions were left out since.
         self._lines: dict[str, tuple[float, int]] = {}
 
     def left_out(self, line: str) -> str | None:
-        """Returns None if the line must be left out; else what to add to the line, which is mostly nothing."""
+        """Returns None if the line must be left out; otherwise the text to append to it, which is mostly empty."""
         now = self._seconds()
         line = line if line in self._lines or self._has_room(now) else ""
         last, count = self._lines.get(line, (now - SECONDS, 0))

@@ -43,7 +43,7 @@ class Exposition:
         self._limits = Names()
 
     async def scrape(self) -> Collector:
-        """Collects all metrics; if the store does not answer, those that need no store."""
+        """Collects all metrics. If the store does not answer, collects only those that need no store."""
         is_ready = await self._scheduler.readiness() is None
         try:
             status = await self._scheduler.lists.status()
@@ -131,7 +131,7 @@ def _slots(limits: Iterable[Limit], names: Names) -> Iterator[Metric]:
     for one in limits:
         name = names.of(one.limit_key)
         _add(used, {(name,): one.used})
-        # A capacity of 0 means no limit; as infinity, used / capacity is right for all.
+        # A capacity of 0 means no limit. Published as infinity, so that used / capacity is right for every limit.
         _add(capacity, {(name,): float("inf") if one.capacity == 0 else one.capacity})
     yield _gauge("nextslot_limit_used", "Units of a limit that are in use.", ("limit",), used)
     yield _gauge("nextslot_limit_capacity", "Units that a limit has.", ("limit",), capacity)
@@ -235,7 +235,7 @@ def _buckets(histogram: Histogram) -> Iterator[tuple[str, float]]:
 
 
 def _add(sums: dict[Labels, float], more: Mapping[Labels, float]) -> None:
-    """Adds up values that share their labels, such as `other`."""
+    """Adds up values with the same labels, such as `other`."""
     for labels, value in more.items():
         sums[labels] = sums.get(labels, 0) + value
 

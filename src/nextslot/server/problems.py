@@ -31,7 +31,7 @@ from nextslot.errors import (
 
 log = logging.getLogger(__name__)
 
-# `Retry-After` of a 503.
+# The `Retry-After` of a 503, in seconds.
 RETRY_AFTER_SECONDS = 5
 
 TITLES = {
@@ -88,7 +88,7 @@ class HttpProblem(Exception):
 
 
 def overloaded(detail: str, seconds: float = 1) -> HttpProblem:
-    """Makes the refusal of a request that may be sent again after some seconds; nothing of it was carried out."""
+    """Makes the refusal of a request that the caller may repeat after some seconds; nothing of it was carried out."""
     return HttpProblem(429, "overloaded", detail, headers={"Retry-After": str(max(1, math.ceil(seconds)))})
 
 
@@ -113,7 +113,7 @@ def _content(status: int, code: str, detail: str, data: Mapping[str, object] | N
         "type": f"urn:nextslot:problem:{code}",
         "title": TITLES[code],
         "status": status,
-        # It may quote text that cannot be encoded, such as half a surrogate pair.
+        # The sentence may quote text that cannot be encoded, such as half a surrogate pair.
         "detail": detail.encode(errors="replace").decode(),
         "code": code,
         **(data or {}),
@@ -140,7 +140,7 @@ def of(request: Request, error: Exception) -> Response:
 
 
 def is_defect(error: Exception) -> bool:
-    """Returns whether nobody has foreseen the error, so that the server has to know of it too."""
+    """Returns whether an error is unexpected, so that the server must log it too."""
     return not isinstance(error, (NextslotError, HttpProblem, RequestValidationError))
 
 
@@ -148,7 +148,8 @@ def of_error(error: NextslotError) -> Response:
     if isinstance(error, StoreError):
         log.error("the store failed: %s", error)
     elif isinstance(error, Unavailable) and not isinstance(error, (Draining, DiskLow, SlotBusy)):
-        # With a cause the database refused a work; without one the scheduler starts, or the outage is logged already.
+        # If it has a cause, the database refused a work. Otherwise the scheduler is starting, or the outage is already
+        # logged.
         log.log(logging.ERROR if error.__cause__ else logging.WARNING, "not available: %s", error)
     elif _status(error) == 500:
         log.error("unexpected error: %s", error, exc_info=error)
@@ -183,7 +184,7 @@ def _status(error: NextslotError) -> int:
 
 
 def content_of(error: HttpProblem) -> dict[str, object]:
-    """Returns an `HttpProblem` as JSON, for inside a stream."""
+    """Returns an `HttpProblem` as JSON, for use inside a stream."""
     return _content(error.status, error.code, error.detail, error.data)
 
 
@@ -224,7 +225,7 @@ def field_of(place: tuple[object, ...]) -> str:
 
 
 def sentence_of(found: Mapping[str, Any]) -> str:
-    """Returns what is wrong with a value that pydantic refused: first what it is, then what it must be."""
+    """Returns a sentence about a value that pydantic refused: first what the value is, then what it must be."""
     kind, value, context = found["type"], found.get("input"), found.get("ctx", {})
     if kind == "missing":
         return "the request has no body; send a JSON object" if found["loc"] == ("body",) else "is missing; give it"
@@ -276,7 +277,7 @@ _TYPES = {
 
 
 def _read(value: object) -> object:
-    """Returns the number that a text of a query stands for, or the value itself."""
+    """Returns the number that a query parameter stands for, or the value itself."""
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value):
         return int(value)
     return value

@@ -28,7 +28,7 @@ ChosenIn = Annotated[
 
 
 class Query(BaseModel):
-    """An unknown name is refused, so that a typo does not list everything."""
+    """Query parameters. An unknown name is refused; otherwise a typo would list everything."""
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
@@ -39,7 +39,7 @@ class PageQuery(Query):
 
 
 def _names_something(value: object) -> object:
-    # A program whose list happens to be empty means none of them, and would get all.
+    # A program may send an empty list by accident. Ignoring the parameter would then list everything.
     if isinstance(value, (str, list)) and not value:
         raise ValueError("this is empty, which would mean every one: leave the field out to get every one")
     return value
@@ -77,7 +77,7 @@ def _completed_by(kind: type, types: Mapping[Any, Any]) -> Callable[[type[M]], t
 
 
 def filter_of(kind: type[T], given: Mapping[str, Any], caller: Caller) -> T:
-    """Makes a filter of the parameters that it has, narrowed to the caller's office."""
+    """Makes a filter from those parameters that belong to it, narrowed to the caller's office."""
     known: Any = kind.__dataclass_fields__  # type: ignore[attr-defined]
     values = {name: _value(name, value) for name, value in given.items() if value is not None and name in known}
     if "office_id" in known:

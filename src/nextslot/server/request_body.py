@@ -1,4 +1,5 @@
-"""Reads the bodies of requests: bounded in bytes, values and time, each alone and all that are in progress together.
+"""Reads the bodies of requests: with limits on bytes, values and time, for each body and for all bodies in progress
+together.
 
 A route calls it after it has admitted the caller, so a stranger's body is never read.
 """
@@ -18,18 +19,19 @@ from . import json_body
 from .problems import HttpProblem, overloaded
 from .request_log import header
 
-# What an empty body is parsed to.
+# The value for an empty body.
 NO_BODY = object()
 MIB = 1024 * 1024
-# A body of so many bytes is always taken, and parsed on the event loop, in about a millisecond.
+# A body up to this size is always accepted, and parsed on the event loop in about a millisecond.
 SMALL_BYTES = 16 * 1024
-# Commas and opening brackets: what a body costs in memory once it is parsed, and how many problems it can have.
+# The most commas and opening brackets in a body. They determine its size in memory after parsing, and its possible
+# number of problems.
 MOST_VALUES = 100_000
 MOST_VALUES_OF_BATCH = 3_000_000
-# After so many bytes the reader of a large body pauses: it reads at most 128 MiB a second.
+# The reader of a large body pauses each time it has read this many bytes: it reads at most 128 MiB a second.
 AT_ONCE_BYTES = 256 * 1024
 PAUSE_SECONDS = 0.002
-# How long a body waits for others in progress, and how slowly it may arrive.
+# How long a body waits for other bodies in progress, and how slowly it may arrive.
 WAIT_SECONDS = 10.0
 FIRST_SECONDS = 10.0
 BYTES_PER_SECOND = 64 * 1024
@@ -37,7 +39,9 @@ BYTES_PER_SECOND = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """Bounds in bytes: of a body, of the body of a batch, and of all bodies in progress of a caller and together."""
+    """Limits in bytes: of a body, of the body of a batch, of all bodies in progress of one caller, and of all
+    together.
+    """
 
     body: int = MIB
     batch: int = 64 * MIB
@@ -49,12 +53,12 @@ class Bodies:
     def __init__(self, limits: BodyLimits | None = None, wait_seconds: float = WAIT_SECONDS) -> None:
         self._limits = limits or BodyLimits()
         self._wait_seconds = wait_seconds
-        # May name another number of bytes for a caller, such as an office's quota.
+        # Returns another limit for a caller, such as its office's quota, or None.
         self.bytes_of: Callable[[str], int] = lambda caller: 0
         self._of_callers: Counter[str] = Counter()
-        # Set, and replaced, when bytes become free.
+        # Set and replaced each time bytes become free.
         self._freed = asyncio.Event()
-        # One thread: of several large bodies one is parsed after the other.
+        # A single thread: it parses large bodies one after the other.
         self._thread = ThreadPoolExecutor(1, "nextslot-bodies")
 
     @property
@@ -63,7 +67,7 @@ class Bodies:
 
     @contextmanager
     def of(self, caller: str) -> Iterator["Reservation"]:
-        """Counts the bytes that the block reads as in progress, until the block ends."""
+        """Counts the bytes that are read inside this context as in progress until the context ends."""
         reservation = Reservation()
         try:
             yield reservation
@@ -104,7 +108,7 @@ class Bodies:
         self._of_callers[caller] += size
 
     def _fits(self, caller: str, size: int) -> bool:
-        # A body that is larger than a bound is taken alone.
+        # A body that is larger than a limit is read while no other body is in progress.
         of_caller, of_all = self._of_callers[caller], self._of_callers.total()
         fits_caller = not of_caller or of_caller + size <= (self.bytes_of(caller) or self._limits.of_caller)
         return fits_caller and (not of_all or of_all + size <= self._limits.of_all)
@@ -123,7 +127,7 @@ class Reservation:
 
 
 def _declared(request: Request, limit: int) -> int:
-    """Returns the bytes that a body has at most: as its content-length says, or as many as are allowed."""
+    """Returns the most bytes that a body can have: its content-length, or else its limit."""
     length = header(request.scope, b"content-length") or b""
     if not length.isdigit():
         return limit if header(request.scope, b"transfer-encoding") is not None else 0

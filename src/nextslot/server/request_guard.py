@@ -1,4 +1,4 @@
-"""Refuses requests for foreign hosts, from foreign pages or with NUL in their address, before any route gets them.
+"""Refuses requests for foreign hosts, from foreign pages, or with NUL in their address, before they reach a route.
 
 A page in a browser can send requests to a scheduler on localhost, by its name or by one that the page's owner lets
 point there (DNS rebinding). So the Host must be ours, and an unsafe request that names an Origin must name ours.
@@ -30,7 +30,7 @@ class Admission:
         name = host_name(host)
         if name in LOCAL_NAMES or name in self.allowed_hosts or "*" in self.allowed_hosts:
             return True
-        # No DNS name can be rebound to an address; a server that other machines can reach needs a key anyway.
+        # No DNS name can be rebound to a plain address, and a server that other machines can reach needs a key anyway.
         return not self.is_loopback and _is_address(name)
 
     def takes_from(self, origin: str, host: str) -> bool:
@@ -55,7 +55,7 @@ class Guard:
     def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
         if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
             return 422, "invalid", "the address has a NUL character; remove it"
-        # Of several headers with one name, the first; there is only one Host.
+        # If several headers have the name, the first one counts; only one Host is allowed.
         headers = dict(reversed(scope["headers"]))
         host = _text(headers, b"host")
         if len(headers) < len(scope["headers"]) and sum(name == b"host" for name, _ in scope["headers"]) > 1:

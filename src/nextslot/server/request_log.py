@@ -1,7 +1,7 @@
 """Gives every request an id, a span, a line in the log and a count in the metrics.
 
-It is the outermost layer, so that it sees what the guard refuses too. It records the method, the template of the route,
-the status, the time and the caller's name: never a query, a header or a body.
+It is the outermost layer, so that it also sees the requests that the guard refuses. It records the method, the template
+of the route, the status, the time and the caller's name. It never records a query, a header or a body.
 """
 
 import logging
@@ -26,13 +26,14 @@ HEADER = "X-Request-ID"
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 PROBE_ENDS = tuple(PROBES)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# The route of a request that no route matches; its path could be anything.
+# The label of requests that match no route, because their paths could be anything.
 UNMATCHED = "unmatched"
 # The status that is counted for a caller who hung up before the answer, as nginx counts it.
 LEFT = 499
 
 _HEADER = HEADER.lower().encode()
-# Answers hold what a key may see; the pages and their scripts, which say for themselves, hold no data.
+# Answers may contain what only this key may see, so browsers must not store them. Pages and scripts contain no data and
+# set their own header.
 _SAFE = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _NO_TRACER = Tracer()
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
@@ -66,7 +67,7 @@ class RequestLog:
             try:
                 await self._app(scope, receive, answer.send)
             except Exception:
-                # The framework has answered with 500, and raises the error again for the server.
+                # The framework has answered 500 and raises the error again for the server.
                 answer.fail()
                 raise
             finally:
@@ -96,7 +97,8 @@ class RequestLog:
         if caller is not None:
             about["caller"] = caller.name
         line = f"{method} {route} {status}"
-        # Each failure of ours has its line; a refusal, which a caller can repeat at will, has one a second.
+        # Each of our failures gets a line of its own. A caller can repeat a refusal at will, so refusals get one line a
+        # second.
         is_refusal = 400 <= status < 500 or status == 503
         left_out = self._throttle.left_out(f"{line} {about.get('caller')}") if is_refusal else ""
         if left_out is not None:
@@ -147,7 +149,7 @@ def note_probe(meters: HttpMeters, route: str, request_id: str, seconds: float) 
 
 
 def route_of(scope: Scope) -> str:
-    """Returns the route as it is declared, such as `/api/jobs/{job_id}`; the router leaves it in the scope."""
+    """Returns the template of the route, such as `/api/jobs/{job_id}`; the router stores it in the scope."""
     return str(getattr(scope.get("route"), "path", UNMATCHED))
 
 
@@ -159,7 +161,7 @@ def _level(route: str, status: int) -> int:
     # A 503 is an ordinary answer of `/ready`.
     if route in PROBES and status != 500:
         return logging.DEBUG
-    # Busy, starting or stopping is no failure; other causes of a 503 are logged where they are found.
+    # Busy, starting and stopping are not failures. Other causes of a 503 are logged where they occur.
     if status == 503:
         return logging.WARNING
     return logging.ERROR if status >= 500 else logging.INFO

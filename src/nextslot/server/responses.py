@@ -29,7 +29,7 @@ from .schemas import SOME
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# How often a silent stream sends a comment, so that proxies and readers know that the connection is alive.
+# How often an idle stream sends a comment, so that proxies and readers know that the connection is alive.
 KEEP_ALIVE_SECONDS = 15.0
 
 
@@ -41,7 +41,7 @@ def answer(content: object, status: int = 200, headers: Mapping[str, str] | None
 
 
 async def notes(job_types: JobTypes, jobs: Iterable[Job]) -> dict[str, str]:
-    """Returns a header with the notes of the job types of new jobs; each type is asked about its first job."""
+    """Returns the header with the job types' notes about new jobs. Each type makes a note about its first job."""
     firsts = {job.job_type: job for job in reversed(list(jobs))}
     found = [await job_types.note(job.job_type, job.params) for job in firsts.values()]
     said = dict.fromkeys(note for note in found if note is not None)
@@ -49,12 +49,14 @@ async def notes(job_types: JobTypes, jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def _header_text(text: str) -> str:
-    """Returns the text as a header can carry it: other characters than those of ASCII become escapes."""
+    """Returns the text in the form that a header can carry: characters outside ASCII become escapes."""
     return " ".join(text.split()).encode("ascii", "backslashreplace").decode()
 
 
 async def answer_many(items: Iterable[object], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Answers a long list, encoded in parts: other requests get turns in between, and no list is held twice."""
+    """Answers a long list, encoded in parts. Other requests are served in between, and the encoded list is never in
+    memory twice.
+    """
     rest, parts = iter(items), [b'{"items":[']
     while some := list(islice(rest, SOME)):
         parts += [orjson.dumps(some)[1:-1], b","]
@@ -65,7 +67,7 @@ async def answer_many(items: Iterable[object], status: int = 200, headers: Mappi
 
 
 class _InParts(Response):
-    """Sends an answer part by part: to join 60 MB, and to write them at once, took seconds of a busy machine."""
+    """Sends an answer part by part. Joining 60 MB and writing them at once took seconds on a busy machine."""
 
     media_type = "application/json"
 
@@ -90,13 +92,13 @@ def page(found: Page[T], shown: Callable[[T], object] = methodcaller("to_dict"))
 
 
 def log_answer(part: LogPart) -> Response:
-    """Answers a part of a log as plain text, so that a browser never runs what a job has written."""
+    """Answers a part of a log as plain text, so that a browser never executes a job's output."""
     headers = {"X-Log-Size": str(part.size), "X-Log-Next": str(part.next)}
     return Response(part.text, headers=headers, media_type="text/plain; charset=utf-8")
 
 
 def file_answer(path: Path, name: str) -> FileResponse:
-    """Answers a file that work has made, as a download, so that a browser never runs it."""
+    """Answers an artifact of a run as a download, so that a browser never executes it."""
     headers = {
         "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "sandbox",
@@ -119,7 +121,7 @@ def event(data: object, *, event: str | None = None, id: str | None = None) -> b
 
 
 def stream(events: AsyncGenerator[bytes, None], request: Request) -> StreamingResponse:
-    """Answers with the events. The stream ends when the key of its caller has been deleted, rotated or has expired."""
+    """Streams the events. The stream ends when the caller's key is deleted, is rotated or expires."""
     headers = {"X-Accel-Buffering": "no"}
     caller = caller_of(request)
     close = request.app.state.office_rate_limits.open_stream(caller.office_id, caller.key_id)
@@ -127,7 +129,7 @@ def stream(events: AsyncGenerator[bytes, None], request: Request) -> StreamingRe
 
 
 class _Stream(StreamingResponse):
-    """Gives its place among the streams of its office back, however it ends: it may not even begin."""
+    """A stream that frees its place in its office's share when it ends, even if it never begins."""
 
     def __init__(self, content: AsyncIterator[bytes], close: Callable[[], None], headers: Mapping[str, str]) -> None:
         super().__init__(content, headers=headers, media_type="text/event-stream")
@@ -141,7 +143,7 @@ class _Stream(StreamingResponse):
 
 
 class KeyCheck:
-    """Finds out whether the key of a stream still opens it: when a key ends on this node, and every 15 seconds."""
+    """Checks whether the key of a stream is still valid: when a key ends on this node, and every 15 seconds."""
 
     def __init__(self, request: Request) -> None:
         self._keys = scheduler_for(request).keys
@@ -150,13 +152,13 @@ class KeyCheck:
         self._last = 0.0
 
     def begin(self) -> Callable[[], None]:
-        """Starts to follow the ends of keys, until the returned function is called."""
+        """Follows the ends of keys from now on, until the caller calls the returned function."""
         self._last = asyncio.get_running_loop().time()
         stop: Callable[[], None] = self._keys.watch(self._is_due.set)
         return stop
 
     async def wait(self, upcoming: asyncio.Future[bytes]) -> None:
-        """Waits for the next event, for the end of a key, or for the next time to look."""
+        """Waits for the next event, for the end of a key, or until the next check is due."""
         ended = asyncio.ensure_future(self._is_due.wait())
         both: list[asyncio.Future[Any]] = [upcoming, ended]
         try:
@@ -165,13 +167,13 @@ class KeyCheck:
             ended.cancel()
 
     async def wait_for(self, seconds: float) -> None:
-        """Waits so long, or until a key has ended."""
+        """Waits this many seconds, or until a key has ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_due.wait()
 
     async def is_over(self) -> bool:
-        """Returns whether the key opens nothing any more; looks only if it is time to."""
+        """Returns whether the key is no longer valid. Looks it up only when a check is due."""
         now = asyncio.get_running_loop().time()
         if self._text is None or not (self._is_due.is_set() or now >= self._last + KEEP_ALIVE_SECONDS):
             return False
@@ -180,15 +182,15 @@ class KeyCheck:
         try:
             return not await self._keys.opens(self._text)
         except Unavailable:
-            return False  # The stream outlives an outage of the database, and looks again.
+            return False  # The stream survives an outage of the database, and checks again later.
 
 
 async def _kept_alive(events: AsyncGenerator[bytes, None], key: KeyCheck) -> AsyncIterator[bytes]:
-    """Yields the events, and a comment after each silence; closes the events when the reader leaves."""
+    """Yields the events, and a comment after each silence. Closes the events when the reader disconnects."""
     upcoming: asyncio.Task[bytes] | None = None
     stop = key.begin()
     try:
-        # At once: the reader then knows that it is connected.
+        # Sent at once, so that the reader knows that it is connected.
         yield b": open\n\n"
         while True:
             upcoming = upcoming or asyncio.ensure_future(anext(events))
@@ -212,7 +214,7 @@ async def _kept_alive(events: AsyncGenerator[bytes, None], key: KeyCheck) -> Asy
     finally:
         stop()
         if upcoming is not None:
-            # Even if it has just ended: its exception must be retrieved.
+            # Even if the task has just ended, its exception must be retrieved.
             upcoming.cancel()
             await asyncio.gather(upcoming, return_exceptions=True)
         await events.aclose()
@@ -230,7 +232,7 @@ async def unless_hung_up(request: Request, work: Awaitable[T]) -> T | None:
         await asyncio.gather(task, return_exceptions=True)
         return None
     finally:
-        # Also when this request itself is cancelled.
+        # Also when the server cancels this request itself.
         for one in (task, left):
             if not one.done():
                 one.cancel()
@@ -242,7 +244,9 @@ async def _hang_up(request: Request) -> None:
 
 
 async def create_once(make: Awaitable[T], known: Callable[[str], Awaitable[T]]) -> tuple[T, bool]:
-    """Returns what `make` makes and True; or, for a repeated Idempotency-Key, what the first request made and False."""
+    """Returns what `make` makes, and True. For a repeated Idempotency-Key, returns what the first request made, and
+    False.
+    """
     try:
         return await make, True
     except Replayed as before:

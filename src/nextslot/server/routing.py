@@ -1,4 +1,4 @@
-"""Routes with a rule that says who may use them; a route without a rule cannot be made."""
+"""Routes with a rule that says who may use them; declaring a route without a rule is an error."""
 
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import ExitStack, nullcontext
@@ -30,24 +30,24 @@ _NOTHING = nullcontext()
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which callers may use a route, and how it answers.
+    """Which callers may use a route, and the form of its answers.
 
-    If `office` is None, the route itself checks the offices in its body or query (`auth.caller_of`).
+    If `office` is None, the endpoint itself checks the offices in its body or query (`auth.caller_of`).
     """
 
-    # None: open to everybody, with or without a key.
+    # None: everybody may use it, with or without a key.
     scope: Scope | None
     office: OfficeCheck | None = None
-    # It creates something and takes an Idempotency-Key.
+    # Whether it creates something and takes an Idempotency-Key.
     creates: bool = False
-    # It may answer 409.
+    # Whether it may answer 409.
     conflicts: bool = False
-    # It may be about very many jobs: its body may be as large as that of a batch, and one at a time of a caller is
-    # carried out while there are other callers.
+    # Whether it may concern very many jobs. Its body may then be as large as that of a batch, and a caller gets only
+    # one such request at a time while there are other callers.
     is_bulk: bool = False
-    # One value of its body may be as large as the body, such as a message with images.
+    # Whether one value of its body may be as large as the whole body, such as a message with images.
     has_large_values: bool = False
-    # Which of its requests stream, or wait for work: they count as streams.
+    # Returns whether a request streams or waits for work, and so counts as a stream.
     is_long: Callable[[Request], bool] = lambda request: False
 
 
@@ -65,12 +65,12 @@ def needs(
 
 
 def always(request: Request) -> bool:
-    """For `is_long` of a route whose callers wait for work."""
+    """Used as `is_long` by routes whose callers always wait for work."""
     return True
 
 
 def open_to_all(endpoint: Endpoint) -> Endpoint:
-    """Lets everybody use a route. Only for routes without data."""
+    """Lets everybody use a route. Only for routes that return no data."""
     return _ruled(Rule(None))(endpoint)
 
 
@@ -116,7 +116,7 @@ class Route(APIRoute):
                     body = await bodies.read(request, lane, reservation, rule.is_bulk, rule.has_large_values)
                 answer = await _share(request, rule, lane, lambda: endpoint(**arguments.of(request, body)))
                 if isinstance(answer, _LongResponse):
-                    answer.at_end(kept.pop_all().close)  # A caller who waits may keep its body in memory.
+                    answer.at_end(kept.pop_all().close)  # A caller that waits may keep its body in memory.
                 return answer
 
         return admit_and_handle
@@ -125,24 +125,25 @@ class Route(APIRoute):
 async def _share(
     request: Request, rule: Rule, lane: str, handle: Callable[[], Coroutine[Any, Any, Response]]
 ) -> Response:
-    """Handles a request when the turn of its lane has come; counts a long one until its answer ends."""
+    """Handles a request when it is its lane's turn. A long request counts until its answer ends."""
     shares: FairShares = request.app.state.shares
     if rule.is_long(request):
         close = await shares.open_stream(lane)
         try:
-            # Short work that is asked for without end has few places, like any request; long work does not keep them.
+            # A long request holds one of the few places only for its first moments: many short ones in a row stay
+            # limited, real waits hold no place.
             async with shares.request(lane, at_most=LONG_BEGINS_SECONDS):
                 return _LongResponse(await handle(), close)
         except BaseException:
             close()
             raise
-    # A request that rests keeps no other one of its caller waiting.
+    # A bulk request that waits here does not delay other requests of its caller.
     async with shares.bulk(lane) if rule.is_bulk else _NOTHING, shares.request(lane):
         return await handle()
 
 
 class _LongResponse(Response):
-    """An answer that calls `close`, and what `at_end` adds, when it has ended, however it ends."""
+    """An answer that calls `close`, and every function given to `at_end`, when it ends for any reason."""
 
     def __init__(self, response: Response, close: Callable[[], None]) -> None:
         self._response = response
@@ -160,9 +161,10 @@ class _LongResponse(Response):
 
 
 class Router:
-    """Finds the route of a request and answers with it. The framework answers where there is none: 404, 405, redirects.
+    """Finds the route of a request and answers with it. If there is none, the framework answers: 404, 405 or a
+    redirect.
 
-    A route is found by the first two parts of its path if they are fixed, else among all others.
+    It looks up the first two parts of the path among routes where they are fixed, then searches all other routes.
     """
 
     def __init__(self, app: FastAPI) -> None:
@@ -195,7 +197,7 @@ class Router:
                 raise
 
     def _handler(self, scope: AsgiScope) -> Handler | None:
-        """Returns what handles the request, and notes the route and the values in its path."""
+        """Returns the handler of the request. Stores the route and the values of its path in the scope."""
         path, method = get_route_path(scope), scope["method"]
         place = "/".join(path.split("/", 3)[:3])
         for route in self._below.get((method, place)) or self._anywhere.get(method) or ():
@@ -212,7 +214,7 @@ class Router:
 
 @dataclass(slots=True)
 class _Begun:
-    """Notes whether an answer has begun."""
+    """Records whether an answer has begun."""
 
     _send: Send
     has_begun: bool = False
@@ -223,18 +225,18 @@ class _Begun:
 
 
 def _place(path: str) -> str | None:
-    """Returns the first two parts of a path; None if a value of the path may be among them."""
+    """Returns the first two parts of a path; None if one of them may be a parameter."""
     place = "/".join(path.split("/", 3)[:3])
     return None if "{" in place else place
 
 
 def _of_method(routes: Iterable[Route], method: str, place: str | None) -> list[Route]:
-    """Returns the routes that a request with this method and this place may take, in their order."""
+    """Returns the routes that may match a request with this method and these first two parts, in their order."""
     return [one for one in routes if method in (one.methods or ()) and _place(one.path) in (place, None)]
 
 
 def extension_of(request: Request, kind: type[A]) -> A:
-    """Returns the part of an extension for the caller of this request, whose changes are audited."""
+    """Returns the part of an extension for the caller of this request, so that its changes are audited."""
     return scheduler_for(request).extension(kind)
 
 

@@ -40,7 +40,7 @@ Time = Annotated[
 
 
 def _written(value: object) -> object:
-    # Otherwise pydantic would read a number in a query as seconds since 1970.
+    # Without this check pydantic would read a number in a query as seconds since 1970.
     if not isinstance(value, str) or not re.match(r"\d{4}-\d\d-\d\d[Tt ]", value):
         raise ValueError(must_be(value, "a time such as 2026-11-15T06:30:00Z"))
     return value
@@ -58,7 +58,7 @@ Id = Annotated[str, Field(examples=["0193f6a2-7b1c-7c3e-8d52-6f0a9e1b2c3d"])]
 ForecastWait = Annotated[
     float, Field(ge=0, le=30, description="How long to wait for a forecast; 0: answer with the one that is there")
 ]
-# Items of a long list that are processed in one turn of the event loop: a few milliseconds.
+# How many items of a long list are processed in one turn of the event loop: a few milliseconds of work.
 SOME = 500
 
 
@@ -97,7 +97,7 @@ def partial(body: type[Body]) -> type[Body]:
 
 
 def without(body: type[Body], *names: str) -> type[Body]:
-    """Makes a body without some of the fields, which the path or the query has."""
+    """Makes a copy of a body without the fields that the path or the query contains."""
     fields = body.model_fields.items()
     kept: dict[str, Any] = {name: (field.annotation, field) for name, field in fields if name not in names}
     return create_model(f"{body.__name__}Without", __base__=Body, **kept)

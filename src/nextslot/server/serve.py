@@ -40,7 +40,7 @@ LONGEST_PAUSE = 4.0
 
 
 class _UvicornServer(uvicorn.Server):
-    """uvicorn without its signal handlers and its listener: on SIGTERM it would close the listener first."""
+    """Runs uvicorn without its signal handlers and its listener: on SIGTERM it would close the listener first."""
 
     connections: Connections
     certificate: Certificate | None
@@ -97,7 +97,7 @@ class Process:
         prepare: Callable[[], Awaitable[None]] | None = None,
         health_port: int | None = None,
     ) -> None:
-        """`prepare` is called before each attempt to start, and raises Away while the database does not answer."""
+        """`prepare` runs before each attempt to start, and raises Away while the database does not answer."""
         self._scheduler = scheduler
         self._options = options
         self._prepare = prepare
@@ -107,18 +107,18 @@ class Process:
         self._reload = reload
         # Set when the process begins to stop.
         self.stopping = asyncio.Event()
-        # The address that it listens on, known before the scheduler has started.
+        # The address on which it listens. Known before the scheduler has started.
         self.listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._server = _UvicornServer(
             uvicorn.Config(
                 create_app(scheduler, options),
                 log_config=None,
-                # This module logs the start and the stop.
+                # This module logs the start and the stop itself.
                 log_level="warning",
                 access_log=False,
                 lifespan="off",
                 server_header=False,
-                # A key may be bound to addresses: a header could name any.
+                # A key may be limited to addresses, so no header may change the address of a caller.
                 proxy_headers=False,
                 timeout_graceful_shutdown=CLOSE_SECONDS,
                 timeout_keep_alive=math.ceil(options.connections.limits.idle_seconds),
@@ -129,7 +129,7 @@ class Process:
         self._server.certificate = options.certificate
 
     async def run(self, ready: Callable[[str], None] = lambda address: None) -> bool:
-        """Serves until `stop` or a signal. Returns whether the outcome of everything that ran has been stored."""
+        """Serves until `stop` or a signal. Returns whether the outcome of every run has been stored."""
         listener = self._listen()
         self._scheduler.wait_for(STARTING)
         with self._signals(), _collecting_rarely(), self._scheduler.watchdog.watching():
@@ -140,7 +140,7 @@ class Process:
             try:
                 return await self._start_and_stop(ready)
             finally:
-                # After a refused start these lines would only hide its error message.
+                # After a refused start, these lines would only hide the error message.
                 level = logging.INFO if self.stopping.is_set() else logging.DEBUG
                 log.log(level, "stopping: closing the listener")
                 acceptor.close()
@@ -172,7 +172,7 @@ class Process:
         return await self._scheduler.stop()
 
     async def _start(self) -> bool:
-        """Starts the scheduler as soon as its database answers. Returns False if `stop` came before."""
+        """Starts the scheduler as soon as its database answers. Returns False if `stop` was called before that."""
         retries = StartRetries(self._scheduler.wait_for)
         while not self.stopping.is_set():
             try:
@@ -181,7 +181,7 @@ class Process:
                 await self._scheduler.start()
             except (Away, Unavailable) as error:
                 if self._prepare is None:
-                    raise  # The database is a file here: waiting would not bring it back.
+                    raise  # The database is a file here: waiting does not help.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.stopping.wait(), retries.after(error))
             else:
@@ -190,7 +190,7 @@ class Process:
         return False
 
     def _answer_probes(self) -> None:
-        """Lets the sidecar answer probes on a port of their own."""
+        """Lets the sidecar answer probes on a separate port."""
         if self._health_port is not None:
             try:
                 probes = _create_server(self._host, self._health_port)
@@ -203,7 +203,7 @@ class Process:
 
     def _listen(self) -> socket.socket:
         listener = _create_server(self._host, self._port)
-        # Inherited by every connection: without it an answer in two parts waits 40 ms for the client's kernel.
+        # Every connection inherits this option. Without it, an answer in two parts waits 40 ms for the client's kernel.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
 
@@ -240,7 +240,9 @@ class Process:
 
 
 class StartRetries:
-    """Chooses the pauses and log lines while the database is away: both become rarer."""
+    """Chooses the pauses between attempts to start while the database is away, and when to log: both become rarer with
+    time.
+    """
 
     def __init__(self, tell_callers: Callable[[str], None]) -> None:
         self._tell_callers = tell_callers
@@ -249,7 +251,7 @@ class StartRetries:
         self._told_after = -1.0
 
     def after(self, error: Exception) -> float:
-        """Tells callers and the log why the start waits; returns the seconds until the next attempt."""
+        """Tells callers and the log why the start waits. Returns the seconds until the next attempt."""
         self._tell_callers(f"the scheduler waits for its database, and starts when that answers: {error}")
         if self._waited > 2 * self._told_after:
             self._told_after = self._waited
@@ -261,10 +263,10 @@ class StartRetries:
 
 @contextlib.contextmanager
 def _collecting_rarely() -> Iterator[None]:
-    """Makes full garbage collections ten times rarer, and leaves out the objects that exist at the start.
+    """Makes full garbage collections ten times rarer, and excludes the objects that exist at the start.
 
-    A full collection stops everything else. Python begins one whenever the objects have grown by a quarter: several
-    during a batch of 10,000 jobs, a sixth of its time (bench/bulk.py).
+    A full collection stops everything else. Python begins one each time the number of objects has grown by a quarter.
+    During a batch of 10,000 jobs it ran several, which took a sixth of the time (bench/bulk.py).
     """
     usual = gc.get_threshold()
     gc.freeze()

@@ -22,7 +22,7 @@ _KINDS = {
     "png": "image/png",
     "txt": "text/plain; charset=utf-8",
 }
-# The page of the API documentation sets styles in its elements; ours do not.
+# The API documentation's page sets styles in its elements; our pages do not.
 LOOSE_STYLES = "style-src 'self' 'unsafe-inline'"
 STRICT_STYLES = "style-src 'self'"
 _POLICY = (
@@ -53,7 +53,7 @@ async def show_docs_file(name: str, request: Request) -> Response:
 
 
 def static(request: Request, folder: str, name: str, styles: str = STRICT_STYLES) -> Response:
-    """Answers a file, compressed if the browser can read that; 304 if the browser has it already."""
+    """Answers a file, compressed if the browser supports that; answers 304 if the browser has it already."""
     found = _files(folder).get(name)
     if found is None:
         raise NotFound("file", name)

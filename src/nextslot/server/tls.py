@@ -1,4 +1,4 @@
-"""Loads the server's certificate, and loads it again on SIGHUP: open connections keep the one they began with."""
+"""Loads the server's certificate, and again on SIGHUP. Open connections keep the certificate with which they began."""
 
 import logging
 import ssl
@@ -11,13 +11,13 @@ log = logging.getLogger(__name__)
 
 class Certificate:
     def __init__(self, certificate: Path, key: Path | None) -> None:
-        """`key` is None if the certificate's file has the key too. Raises Invalid if they cannot be used."""
+        """`key` is None if the certificate's file also contains the key. Raises Invalid if they cannot be used."""
         self._certificate = certificate
         self._key = key
         self.context = self._load()
 
     def reload(self) -> None:
-        """Uses the files as they are now for new connections; files that cannot be used change nothing."""
+        """Loads the files again for new connections. If they are invalid, the old ones stay in use."""
         try:
             self.context = self._load()
         except Invalid as error:
@@ -26,7 +26,7 @@ class Certificate:
             log.info("reload: new connections get the certificate as it is now")
 
     def _load(self) -> ssl.SSLContext:
-        # A new context: a failure half-way must not leave the certificate of one pair and the key of another.
+        # A new context, so that a failure half-way cannot combine the certificate of one pair with the key of another.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .request_log import PROBE_ENDS
 
-# Requests that begin, and answers that begin, in one turn: some ms of work. With 200 callers and 500 streams, the
+# How many requests, and how many answers, begin in one turn: some ms of work. With 200 callers and 500 streams, the
 # longest 1 % of turns took 29 ms of processor time, and 56 ms without this layer (one run of bench/health.py each).
 TOGETHER = 16
 
@@ -19,9 +19,9 @@ TOGETHER = 16
 class Turns:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        # By caller, who is known by what it has sent: one of each caller goes on before a second one of any.
+        # The waiting requests by caller, who is identified by the key it sent: callers take turns, one request each.
         self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
-        # How many continued in this turn; None while there are no requests, and then no turn is counted.
+        # How many requests continued in this turn; None while there are no requests, and turns are not counted.
         self._gone_on: int | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,7 +38,9 @@ class Turns:
         await self._app(scope, receive, answer)
 
     async def _turn(self, scope: Scope) -> None:
-        """Returns in the turn in which the request may continue: callers in turns, each one's requests in order."""
+        """Returns in the turn in which the request may continue. Callers take turns; each caller's requests keep their
+        order.
+        """
         if self._gone_on is None:
             self._gone_on = 0
             asyncio.get_running_loop().call_soon(self._next_turn)
@@ -57,7 +59,7 @@ class Turns:
             may_go_on = own.popleft()
             if own:
                 self._waiting[caller] = own
-            if not may_go_on.done():  # Else its caller has hung up.
+            if not may_go_on.done():  # If the future is done, its caller has disconnected.
                 may_go_on.set_result(None)
                 count += 1
         self._gone_on = count or None
@@ -66,7 +68,7 @@ class Turns:
 
 
 def _caller(scope: Scope) -> object:
-    """Returns the key that a request names, which is not checked yet; without one, its address."""
+    """Returns the key that a request carries, which is not checked yet; without a key, the address."""
     for name, value in scope.get("headers", ()):
         if name in (b"x-api-key", b"authorization"):
             return value

@@ -21,7 +21,7 @@ _JOB_FIELDS = frozenset(NewJob.__dataclass_fields__)
 
 
 def new_job(**fields: Any) -> NewJob:
-    """Makes a request from keyword arguments; times may be datetimes, and dependencies jobs."""
+    """Makes a request from keyword arguments. Times may be datetimes, and dependencies may be jobs."""
     if not fields.keys() <= _JOB_FIELDS:
         wrong = min(fields.keys() - _JOB_FIELDS, key=str)
         close = get_close_matches(str(wrong), _JOB_FIELDS, n=1)
@@ -33,7 +33,7 @@ def new_job(**fields: Any) -> NewJob:
 
 
 def new_jobs(wanted: "Sequence[NewJob | keyword_arguments.NewJob]") -> list[NewJob]:
-    """Makes requests of values or dicts, with instants for datetimes and ids for jobs that others depend on."""
+    """Makes requests from values or dicts. Converts datetimes to instants, and jobs in `depends_on` to ids."""
     if isinstance(wanted, (str, Mapping)) or not isinstance(wanted, Sequence):
         raise Invalid(must_be(wanted, "a list of jobs"), field="jobs")
     return [_one_of_many(new, number) for number, new in enumerate(wanted)]
@@ -54,7 +54,7 @@ def _one_of_many(new: Any, number: int) -> NewJob:
 
 
 def _with_ids(new: NewJob) -> NewJob:
-    """Returns a request that depends on ids, where it was given jobs."""
+    """Returns the request with ids in place of the jobs in `depends_on`."""
     given = new.depends_on
     if isinstance(given, str) or not isinstance(given, Iterable) or all(type(one) is str for one in given):
         return new  # What is no list of ids is refused with all other problems.
@@ -62,7 +62,7 @@ def _with_ids(new: NewJob) -> NewJob:
 
 
 def mappings(given: Iterable[Mapping[str, Any]], field: str) -> list[Mapping[str, Any]]:
-    """Returns what must be several sets of parameters."""
+    """Returns the argument as a list of parameter sets, or refuses it."""
     found = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None
     if found is None or not all(isinstance(one, Mapping) for one in found):
         raise Invalid(must_be(given, "a list of dicts, each with the parameters of one job"), field=field)
@@ -91,7 +91,7 @@ def instant(value: Time | None, field: str) -> Instant | None:
 
 
 def choice(kind: type[T], value: object, field: str) -> T:
-    """Returns the member of an enumeration that has this value."""
+    """Returns the member of an enumeration with this value, or refuses the value."""
     try:
         return kind(value)  # type: ignore[call-arg]
     except ValueError:
@@ -100,7 +100,7 @@ def choice(kind: type[T], value: object, field: str) -> T:
 
 
 def scope(office_id: str | None, job_type: str | None, resource: str | None) -> tuple[str, str]:
-    """Returns what is paused or resumed: the kind of thing, and its name."""
+    """Returns what to pause or resume: the kind of thing, and its name."""
     named = [
         (kind, name)
         for kind, name in (("office", office_id), ("type", job_type), ("resource", resource))
@@ -114,7 +114,7 @@ def scope(office_id: str | None, job_type: str | None, resource: str | None) -> 
 
 
 def found(value: T | None, kind: str, name: str) -> T:
-    """Returns a value that was read, or raises NotFound if there is none."""
+    """Returns a value that was read, or raises NotFound if it is None."""
     if value is None:
         raise NotFound(kind, name)
     return value

@@ -25,17 +25,17 @@ from .unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 
-# Jobs of one write, and the rows that it announces: so many that it runs alone and off the event loop.
+# How many jobs one write changes, and the size that it claims: large enough to run alone and off the event loop.
 STEP = 100
 ROWS = 1_001
 MOST_IDS = 1_000
-# Greater than the key of every job.
+# Sorts after the key of every job.
 AFTER_ALL: Key = (2**62, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many jobs there are, and the ids of the first."""
+    """How many jobs there are, and the first ids."""
 
     count: int = 0
     ids: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class BulkCancelled:
-    """The jobs that were cancelled at once, that were interrupted, and that finish without a retry.
+    """The jobs that a call cancelled at once, interrupted, or lets finish without a retry.
 
     A job that ends as a consequence, in a group or as a dependent, is counted only if it matches the filter.
     """
@@ -62,7 +62,7 @@ class BulkCancelled:
 
     @property
     def job_ids(self) -> tuple[str, ...]:
-        """The ids of the first jobs of all three kinds."""
+        """Returns the ids of the first jobs of all three kinds."""
         return (*self.cancelled.ids, *self.stopping.ids, *self.finishing.ids)[:MOST_IDS]
 
 
@@ -109,7 +109,8 @@ class BulkService:
         if dry_run:
             return await self._retryable(wanted)
         done, is_first = BulkRetried(), True
-        # Chains whose new job may be on a later page: only if the clock was set back, so that new jobs look older.
+        # Chains whose new job may be on a later page. This happens only if the clock was set back, so that new jobs
+        # look older.
         made: set[str] = set()
         end = await self._access.read(_end_of_jobs)
         async for page in self._pages(wanted, wanted.statuses & {JobStatus.FAILED}, end):
@@ -142,7 +143,9 @@ class BulkService:
         priority: int | None = None,
         created_by: str | None = None,
     ) -> Job:
-        """Makes a new job like an ended one, with a chain of its own; given parameters replace its own, key by key."""
+        """Makes a new job like an ended one, in a chain of its own. Given parameters replace the old ones key by
+        key.
+        """
         content = [job_id, params, priority]
         once: Once[Job] = Once("rerun", self._access.context.office_id, content, lambda made: [made.job_id])
         return await self._access.create(
@@ -153,7 +156,7 @@ class BulkService:
     async def _live_pages(self, wanted: JobFilter, include_running: bool) -> AsyncIterator[list[Job]]:
         """Yields jobs that have not ended: queued ones first, so that none of them starts in place of a cancelled one.
 
-        Retries that were made meanwhile, of jobs that existed when the call began, come last.
+        Retries that were created meanwhile, of jobs that existed when the call began, come last.
         """
         end = await self._access.read(_end_of_jobs)
         queued = wanted.statuses & NOT_STARTED
@@ -169,7 +172,7 @@ class BulkService:
     async def _pages(
         self, wanted: JobFilter, statuses: frozenset[JobStatus], after: Key | None
     ) -> AsyncIterator[list[Job]]:
-        """Yields matching jobs, newest first, from a key on; each page is read when the caller needs it."""
+        """Yields matching jobs, newest first, from a key on. Reads a page only when the caller needs it."""
         if not statuses:
             return
         found = replace(wanted, status=tuple(sorted(statuses)))
@@ -180,7 +183,7 @@ class BulkService:
             after = part.after
 
     async def _step(self, work: Work[T], is_first: bool) -> T:
-        """Stores one step; the first has the audit entry of the whole call."""
+        """Stores one step. The first step stores the audit entry of the whole call."""
         write: Callable[..., object] = self._access.write if is_first else self._access.write_more
         return await write(work, rows=ROWS)  # type: ignore[misc,no-any-return]
 
@@ -190,14 +193,14 @@ def _page_of(tx: Tx, filter: JobFilter, after: Key) -> Part[Job]:
 
 
 def _of_older_chains(tx: Tx, page: list[Job], end: Key) -> list[Job]:
-    """Returns the retries on a page that are newer than the key, of chains that are older."""
+    """Returns the retries on a page that are newer than the key but belong to older chains."""
     retries = [job for job in page if job.retry_of is not None and (job.created_at, job.job_id) > end]
     roots = jobs.get_many(tx, [job.chain_id for job in retries])
     return [job for job in retries if (roots[job.chain_id].created_at, job.chain_id) <= end]
 
 
 def _end_of_jobs(tx: Tx) -> Key | None:
-    """Returns the key just behind that of the newest job."""
+    """Returns the key directly after that of the newest job."""
     newest = filter_sql.jobs_page(tx, JobFilter(), None, 1).items
     return (newest[0].created_at, newest[0].job_id + "~") if newest else None
 

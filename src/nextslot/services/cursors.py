@@ -1,4 +1,4 @@
-"""Cursors: opaque text that says where a page of a list ended; and how long a page may be."""
+"""Cursors: opaque texts that say where a page of a list ended. Also checks the length of pages."""
 
 import base64
 import binascii
@@ -29,7 +29,7 @@ def encode(kind: str, key: Sequence[int | str] | None) -> str | None:
 
 
 def decode(kind: str, cursor: str | None, shape: Sequence[type]) -> tuple[int | str, ...] | None:
-    """Returns the key in a cursor of this kind of list; refuses every other text."""
+    """Returns the key in a cursor of this kind of list. Refuses any other text."""
     if cursor is None:
         return None
     try:
@@ -52,13 +52,13 @@ async def read_page(
     read: Callable[[Tx, Any, int], Sequence[T]],
     key: str,
 ) -> Page[T]:
-    """Reads a page of a list. `key` is the field that it is ordered by; `first` comes before the first item.
+    """Reads a page of a list. `key` is the field by which it is ordered; `first` sorts before the first item.
 
-    `read` gets a key and reads so many items behind it.
+    `read` gets a key and reads so many items after it.
     """
     (after,) = decode(kind, cursor, (type(first),)) or (first,)
     checked_limit(limit)
-    # One item more than the page shows: it says whether there is another page.
+    # One more item than the page shows: its presence means that there is another page.
     items = await access.read(lambda tx: read(tx, after, limit + 1))
     shown = tuple(items[:limit])
     return Page(shown, encode(kind, (getattr(shown[-1], key),) if len(items) > limit else None))

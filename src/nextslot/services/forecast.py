@@ -22,24 +22,26 @@ from nextslot.system.instant import Instant
 
 from .unit_of_work import UnitOfWork
 
-# While the queue changes, a forecast is used for ten times as long as it took to make, but at most for five seconds. So
-# forecasts never take more than a tenth of a processor, however many callers ask, and one that is quick to make is
-# always new. While nothing changes, it is used until the first start or end that it expects, at most for a minute.
+# While the queue changes, a forecast is reused for ten times as long as it took to make, but at most for five seconds.
+# So forecasts use at most a tenth of a processor with any number of callers, and a quick forecast is nearly always new.
+# While nothing changes, it is reused until the first start or end that it expects, at most for a minute.
 REUSED = 10
 LONGEST_USE_SECONDS = 5.0
 LONGEST_UNCHANGED_SECONDS = 60.0
 
-# Forecasts of dry runs that are made at the same time: however many callers ask, no more threads are busy.
+# How many forecasts of dry runs are made at the same time. More callers do not keep more threads busy.
 MOST_TRIALS = 2
 
 Progress = Callable[[str], tuple[float | None, str] | None]
-# Returns a job type's note for callers, by its name and the parameters of a job.
+# Returns a job type's note for callers, given the type's name and a job's parameters.
 Note = Callable[[str, Mapping[str, Json]], Awaitable[str | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """What a forecast was made from: the number of writes of this node, the last event of all, rules and progress."""
+    """What a forecast was made from: the number of writes of this node, the newest event, the rules, and the progress
+    of runs.
+    """
 
     writes: int
     last_event: int
@@ -50,7 +52,7 @@ class _Version:
 @dataclass(frozen=True, slots=True)
 class _Kept:
     forecast: Forecast
-    # Until when it is used in any case, and until when if its version is still the current one.
+    # Until when it is reused in any case, and until when it is reused if its version is still current.
     until: Instant
     unchanged_until: Instant
     version: _Version
@@ -121,7 +123,9 @@ class ForecastService:
         )
 
     async def _trial(self, snapshot: Snapshot, seconds: float) -> Forecast | None:
-        """Makes the forecast of a dry run, when few others are made; None if it is not there in time."""
+        """Makes the forecast of a dry run unless too many others are being made. Returns None if it is not ready in
+        time.
+        """
         try:
             async with asyncio.timeout(seconds):
                 while len(self._trials) >= MOST_TRIALS:
@@ -136,15 +140,15 @@ class ForecastService:
     def _end_trial(self, done: "asyncio.Future[Any]") -> None:
         self._trials.discard(done)
         if not done.cancelled():
-            done.exception()  # It reaches the one who waits, if there is one.
+            done.exception()  # A caller that still waits gets the error.
 
     async def queue(self, office_id: str = DEFAULT_OFFICE) -> Forecast:
         """Forecasts the ends of an office's running jobs, and starts and ends of the first 1,000 jobs of its queue."""
         return (await asyncio.shield(self._under_way(office_id))).forecast
 
     async def queue_within(self, office_id: str, seconds: float) -> Forecast | None:
-        """Does the same, but returns None if the forecast is not there in time. It is made nevertheless, for the next
-        caller.
+        """Forecasts the same, but returns None if the forecast is not ready in time. It is finished anyway, for the
+        next caller.
         """
         kept = await self._usable(office_id)
         if kept is not None:
@@ -154,7 +158,7 @@ class ForecastService:
         return making.result().forecast if making.done() else None
 
     def _under_way(self, office_id: str) -> "asyncio.Future[_Kept]":
-        """Returns the making of an office's forecast, which all who ask meanwhile share."""
+        """Returns the task that makes an office's forecast. Callers that come meanwhile share it."""
         making = self._making.get(office_id)
         if making is None:
             making = self._making[office_id] = asyncio.ensure_future(self._current(office_id))
@@ -164,7 +168,7 @@ class ForecastService:
     def _end_making(self, office_id: str, done: "asyncio.Future[_Kept]") -> None:
         del self._making[office_id]
         if not done.cancelled():
-            done.exception()  # It reaches those who wait; without them it is of no use.
+            done.exception()  # Callers that wait get the error. Without them, nobody needs it.
 
     async def _current(self, office_id: str) -> _Kept:
         kept = await self._usable(office_id)
@@ -181,7 +185,7 @@ class ForecastService:
         return kept if is_current else None
 
     async def _version(self, runs: Iterable[str]) -> _Version:
-        # Counted before it reads: a write in between makes the version older than what it stands for, never newer.
+        # Counted before the reads: a write in between makes the version older than the data, never newer.
         writes = self._access.store.health.writes
         last_event = await self._access.read(events.last)
         return _Version(writes, last_event, self._rules(), {run_id: self._fraction(run_id) for run_id in runs})
@@ -196,7 +200,7 @@ class ForecastService:
         return _Kept(made, now.after(used), _first_change(made), replace(before, progress=reported))
 
     async def _simulated(self, snapshot: Snapshot) -> tuple[Forecast, dict[str, float | None]]:
-        """Returns the forecast of a snapshot, and the progress of each run that it was made with."""
+        """Returns the forecast of a snapshot, and the progress of each run as it was used."""
         if not self._durations.is_filled:
             self._durations.fill(await self._access.read(lambda tx: forecast_reads.durations(tx, RUNS_READ)))
         estimates, rules = self._durations.estimates(), self._rules()
@@ -219,7 +223,7 @@ class ForecastService:
         return None if found is None else found[0]
 
     async def _expected(self, explained: Explained, seconds: float | None) -> tuple[Expected, Instant | None]:
-        """Returns when a job is expected to run, and when the forecast was made that says so."""
+        """Returns when a job is expected to run, and when that forecast was made."""
         job = explained.job
         if job.has_ended:
             is_known = job.started_at is not None
@@ -243,14 +247,16 @@ def _of(made: Forecast, explained: Explained) -> Expected:
 
 
 def _first_change(made: Forecast) -> Instant:
-    """Returns the first instant at which something starts or ends by this forecast: from then on it is outdated."""
+    """Returns the first start or end that this forecast expects. From then on the forecast is outdated."""
     expected = [at for one in made.jobs.values() for at in (one.expected_start, one.expected_end) if at is not None]
     longest = made.made_at.after(LONGEST_UNCHANGED_SECONDS)
     return min([longest, *(at for at in expected if at > made.made_at)])
 
 
 def _beyond(made: Forecast, job: Job, ahead: int) -> Expected:
-    """Forecasts a job behind the first 1,000: assumes that the queue goes on at the pace of its beginning."""
+    """Forecasts a job that is not among the first 1,000, assuming that the queue continues at the pace of its
+    beginning.
+    """
     if made.is_whole or made.last_start is None or not job.is_ready or not made.places <= ahead <= MOST_AHEAD:
         return Expected()
     pace = (made.last_start - made.made_at) / made.places
@@ -260,7 +266,7 @@ def _beyond(made: Forecast, job: Job, ahead: int) -> Expected:
 
 
 def _attempt(call: Callable[[], Forecast]) -> Forecast | Exception:
-    """Returns the exception of a call, because a call in a thread must not raise."""
+    """Returns an exception instead of raising it, because a call in a thread must not raise."""
     try:
         return call()
     except Exception as error:  # `_made` raises it.

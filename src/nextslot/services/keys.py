@@ -24,7 +24,7 @@ class KeyService:
     def __init__(self, access: UnitOfWork, ring: KeyRing) -> None:
         self._access = access
         self._ring = ring
-        # When the use of each key was last stored, and the tasks that store it.
+        # When the use of each key was last stored, and the tasks that are storing one.
         self._noted: dict[str, Instant] = {}
         self._notes: set[asyncio.Task[None]] = set()
 
@@ -38,9 +38,9 @@ class KeyService:
         allowed_addresses: Sequence[str] = (),
         job_types: Sequence[str] = (),
     ) -> tuple[Key, str]:
-        """Makes a key; returns it with the text that its holder sends, which is not stored.
+        """Creates a key. Returns it with its text, which is not stored.
 
-        It opens nothing from `expires_at` on, or from other addresses, and makes only jobs of its types.
+        The key is valid until `expires_at`, from its allowed addresses only, and creates jobs of its types only.
         """
         created_by = self._access.context.asked_by
         wanted = NewKey(
@@ -61,7 +61,7 @@ class KeyService:
         return await self._access.create(work, once=once)
 
     async def rotate(self, key_id: str, overlap_seconds: float = 0.0) -> tuple[Key, str]:
-        """Gives a key another text, which is not stored; the text before opens for `overlap_seconds` more."""
+        """Gives a key a new text, which is not stored. The old text stays valid for `overlap_seconds`."""
 
         def work(tx: Tx) -> tuple[Key, str]:
             before = found(keys.get(tx, key_id), "key", key_id)
@@ -81,11 +81,13 @@ class KeyService:
         return found(await self._access.read(lambda tx: keys.get(tx, key_id)), "key", key_id)
 
     async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Key]:
-        """The newest first."""
+        """Lists keys, the newest first."""
         return await read_page(self._access, "keys", "~", cursor, limit, keys.page, "key_id")
 
     async def find(self, text: str) -> Key | None:
-        """Finds a key by the digest of its text, so that no comparison takes longer for a text that is nearly right."""
+        """Finds a key by the digest of its text, so that the time of the comparison does not show how much of a guess
+        is right.
+        """
         now = self._access.clock.now()
         return await self._access.read(lambda tx: keys.by_digest(tx, digest(text), now))
 
@@ -103,7 +105,7 @@ class KeyService:
         return self._access.clock.now()
 
     def note_use_soon(self, key: Key) -> None:
-        """Stores in a task of its own that a key is used now, unless its stored use is less than a minute ago."""
+        """Starts a task that stores that a key was used now, unless a use was stored less than a minute ago."""
         now, last = self.now(), self._noted.get(key.key_id, key.last_used_at)
         if last is None or last.after(NOTED_EVERY_SECONDS) <= now:
             self._noted[key.key_id] = now
@@ -112,11 +114,11 @@ class KeyService:
             task.add_done_callback(self._notes.discard)
 
     async def _note_use(self, key_id: str, now: Instant) -> None:
-        with suppress(Unavailable):  # The request itself says what is wrong.
+        with suppress(Unavailable):  # The request itself reports the problem.
             await self._access.write_more(lambda tx: keys.note_use(tx, key_id, now))
 
     async def is_guarded(self) -> bool:
-        """Returns whether there is a key: from the first one on every caller needs one."""
+        """Returns whether any key exists: as soon as one does, every caller needs a key."""
         if self._ring.is_guarded is None:
             self._ring.is_guarded = await self._access.read(keys.has_admin)
         return self._ring.is_guarded

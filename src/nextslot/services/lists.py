@@ -96,8 +96,8 @@ class ListService:
     ) -> QueuePage:
         """Returns an office's queue in its order, waiting jobs included, with running jobs and direct callers.
 
-        A page begins behind the last job of the page before. If a job was moved in between, the places of two pages
-        do not fit together, and that job may be on both or on neither.
+        A page begins after the last job of the previous page. If a job is moved between two calls, the places of the
+        pages may not match, and that job may be on both pages or on neither.
         """
         shape = (int, int, int, int, str)
         after = cursors.decode("queue", cursor, shape)
@@ -172,7 +172,7 @@ class ListService:
         read: Callable[[Tx, F, Any, int], Part[T]],
         first: Key | None = None,
     ) -> Page[T]:
-        """Reads a page of what is `wanted`, behind the cursor or, without one, behind `first`."""
+        """Reads a page of `wanted` after the cursor or, without one, after `first`."""
         after = cursors.decode(kind, cursor, shape) or first
         cursors.checked_limit(limit)
         part = await self._access.read(lambda tx: read(tx, wanted, after, limit))
@@ -180,7 +180,7 @@ class ListService:
 
 
 def attempts(tx: Tx, some: Iterable[Job | Link]) -> dict[str, int]:
-    """Counts the place of each job in its chain. Only chains of retries are read."""
+    """Returns the place of each job in its chain. Reads only chains that have retries."""
     some = list(some)
     chains = {job.chain_id for job in some if job.retry_of is not None}
     before = jobs.links(tx, chains) if chains else {}

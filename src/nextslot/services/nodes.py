@@ -14,11 +14,11 @@ class NodeService:
         self._registry = cluster.registry
 
     async def list(self) -> list[Node]:
-        """Lists every node that has joined and was not forgotten, by name."""
+        """Lists every node by name, except forgotten ones."""
         return await self._access.read(self._registry.everybody)
 
     async def drain(self, node_id: str, undo: bool = False) -> Node:
-        """Lets a node start nothing more; its runs finish, other nodes take the queue. `undo` lets it work again."""
+        """Lets a node start nothing more: its runs finish, and other nodes take the queue. `undo` ends that."""
 
         def work(tx: Tx) -> Node:
             before, after = self._registry.drain(tx, node_id, not undo)
@@ -30,7 +30,7 @@ class NodeService:
         return drained
 
     async def forget(self, node_id: str) -> None:
-        """Deletes a node that is gone: it is not listed any more, and its resources are not counted."""
+        """Deletes a node that will not come back: it is no longer listed, and its resources no longer count."""
 
         def work(tx: Tx) -> None:
             before = self._registry.forget(tx, node_id)

@@ -25,7 +25,7 @@ class OfficeService:
         self._queue = queue
 
     async def create(self, office_id: str | None = None, **settings: Any) -> Office:
-        """Makes an office, with the defaults of spec 14.5 for missing settings, and a new id if none is given."""
+        """Creates an office. Missing settings get the defaults of spec 14.5, and a missing id is generated."""
         chosen = self._chance.new_id() if office_id is None else office_id
         content = {**settings, "office_id": office_id}
 
@@ -41,9 +41,9 @@ class OfficeService:
         return await self._access.create(work, once=once)
 
     async def change(self, office_id: str, **settings: Any) -> Office:
-        """Changes settings of an office; `status` is `active`, `paused` (the queue's pause) or `archived`.
+        """Changes settings of an office. `status` is `active`, `paused` (its queue is paused) or `archived`.
 
-        A function as a value gets the office and returns the new value, inside the transaction.
+        A value may be a function: it gets the office and returns the new value, inside the transaction.
         """
 
         def work(tx: Tx) -> Office:
@@ -59,18 +59,20 @@ class OfficeService:
         return await self._access.write(work)
 
     async def quotas(self, office_id: str) -> Quotas:
-        """Returns what an office may use at most."""
+        """Returns the quotas of an office."""
         await self.get(office_id)
         return self._access.quotas.of(office_id)
 
     async def used(self, office_id: str) -> dict[str, int | None]:
-        """Returns how much of its quotas an office uses: `stored_bytes` is None while none are granted."""
+        """Returns how much of its quotas an office uses. `stored_bytes` is None while no office has a quota of
+        bytes.
+        """
         queued = await self._access.read(lambda tx: quotas_table.open_chains(tx, office_id))
         stored = await self._access.stored_bytes_of(office_id)
         return {"queued_jobs": queued, "stored_bytes": stored}
 
     async def grant(self, office_id: str, **quotas: Any) -> Quotas:
-        """Grants an office other quotas, the fields of `Quotas`; None is back to the default."""
+        """Sets the quotas of an office, by the fields of `Quotas`; None restores the default."""
 
         def work(tx: Tx) -> Quotas:
             before, after = self._access.quotas.change(tx, office_id, quotas)
@@ -102,7 +104,7 @@ def get_office(tx: Tx, office_id: str) -> Office:
 
 
 def _split_status(settings: Mapping[str, Any]) -> tuple[bool | None, dict[str, Any]]:
-    """Splits settings into whether to pause the office (None: as it is) and those that are stored."""
+    """Splits settings into whether to pause the office (None: unchanged) and the fields to store."""
     rest = dict(settings)
     status = rest.get("status")
     if status == "paused":

@@ -1,6 +1,6 @@
 """Reads the logs and artifacts of runs and direct executions; a name never leads out of their directory.
 
-They are on the disk of the node that ran the work. The error of another node names that node.
+The files are on the disk of the node that ran the work. Another node answers with an error that names this node.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from nextslot.executors import run_log
 from nextslot.executors.run_files import RunFiles
 from nextslot.executors.run_log import LogPart
 
-# The most bytes that are read at once.
+# The most bytes that one call reads.
 PIECE = 1024 * 1024
 
 
@@ -35,17 +35,19 @@ class RunFileService:
             raise NotFound(kind, name, where)
 
     async def log(self, run_id: str, offset: int = 0, limit: int = PIECE) -> LogPart:
-        """Reads a log from a byte on, counted in all that the run has written; nothing if there is no log (yet)."""
+        """Reads a log from a byte offset on, counted over everything that the run has written. Returns nothing if there
+        is no log (yet).
+        """
         return await asyncio.to_thread(_readable, lambda: run_log.read(self._files.log_paths(run_id), offset, limit))
 
     async def tail(self, run_id: str, lines: int) -> LogPart:
-        """Reads the last lines."""
+        """Reads the last lines of a log."""
         return await asyncio.to_thread(
             _readable, lambda: run_log.tail(self._files.log_paths(run_id), lines, PIECE // 16)
         )
 
     def artifact(self, run_id: str, artifact: Artifact) -> Path:
-        """Returns the path of an artifact; raises NotFound if it is gone, or a link that leads out of the directory."""
+        """Returns the path of an artifact. Raises NotFound if the file is missing or is a link out of the directory."""
         root = self._files.artifacts_root(run_id)
         path = root / artifact.name
         real = Path(os.path.realpath(path))

@@ -47,7 +47,7 @@ class SettingsService:
     executor: Executor
 
     def use(self, settings: ReloadableSettings) -> None:
-        """Changes the engine in memory: before the start, and after the commit of `apply`."""
+        """Changes the engine's settings in memory: before the start, and after the commit of `apply`."""
         self.offices.use(settings.limits, settings.offices)
         self.dispatcher.starvation_after_seconds = settings.starvation_after_seconds
         self.executor.stall_alarm_seconds = settings.stall_alarm_seconds
@@ -57,9 +57,10 @@ class SettingsService:
     async def apply(
         self, settings: ReloadableSettings, before: Mapping[str, Json], after: Mapping[str, Json]
     ) -> list[Office]:
-        """Stores the settings in one transaction, whose end starts the jobs that they allow; returns changed offices.
+        """Stores the settings in one transaction, which also starts the jobs that they allow. Returns the changed
+        offices.
 
-        `before` and `after` are for the audit log. A lower limit stops nothing that runs.
+        `before` and `after` are for the audit log. A lower limit stops no running job.
         """
 
         def work(tx: Tx) -> list[Office]:
@@ -71,5 +72,5 @@ class SettingsService:
             self.webhooks.configure(tx, settings.webhooks)
             return changed
 
-        # So large that it is committed alone: a work beside it could create a limit by the old settings.
+        # Large enough to be committed alone: another work in the group could create a limit by the old settings.
         return await self.access.write(work, rows=GROUP_ROWS + 1)

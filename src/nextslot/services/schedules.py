@@ -20,7 +20,7 @@ from .arguments import found, instant
 from .cursors import DEFAULT_LIMIT, checked_limit, read_page
 from .unit_of_work import UnitOfWork
 
-# Above every id, and after every instant.
+# Sorts after every id and every instant.
 TOP = "~"
 END_OF_TIME = 2**62
 
@@ -34,7 +34,7 @@ class ScheduleService:
     async def create(
         self, name: str, template_id: str, cron_expression: str, **options: Unpack[ScheduleOptions]
     ) -> Schedule:
-        """Makes a schedule that makes jobs of a template. `put` does not fail where there is one of that name."""
+        """Creates a schedule that creates jobs from a template. Fails if the name exists; `put` does not."""
         fields = {"name": name, "template_id": template_id, "cron_expression": cron_expression, **options}
         office_id = options.get("office_id", DEFAULT_OFFICE)
         once: Once[Schedule] = Once("schedules", office_id, fields, lambda made: [made.schedule_id])
@@ -53,8 +53,9 @@ class ScheduleService:
         office_id: str | None = None,
         **options: Unpack[SchedulePutOptions],
     ) -> tuple[Schedule, bool]:
-        """Makes the schedule of this name what the fields say, or a new one. Returns whether it is new.
-        Fields that are not given get their defaults, but `enabled` stays."""
+        """Creates the schedule with this name, or sets it to these fields. Returns whether it is new. Fields that are
+        not given get their defaults, except `enabled`, which stays.
+        """
 
         fields = {"template_id": template_id, "cron_expression": cron_expression, **options}
 
@@ -73,20 +74,22 @@ class ScheduleService:
         )
 
     def _allowed(self, tx: Tx, schedule: Schedule) -> Schedule:
-        """Returns a schedule whose jobs the caller may make; one that is disabled makes none."""
+        """Returns a schedule if the caller may create its jobs. A disabled schedule creates none, so everybody may
+        store it.
+        """
         template = templates.get(tx, schedule.template_id)
         for job_type in types_of(template) if template is not None and schedule.enabled else ():
             self._access.refuse_type(schedule.office_id, job_type)
         return schedule
 
     async def delete(self, schedule_id: str) -> Schedule:
-        """Deletes a schedule: it makes no more jobs and is in no list; its jobs and its ledger stay."""
+        """Deletes a schedule. It creates no more jobs and is in no list; its jobs and its occurrences stay."""
         return await self._access.write(lambda tx: self._settings.delete(tx, schedule_id, self._access.clock.now()))
 
     async def trigger(
         self, schedule_id: str, *, params: dict[str, Json] | None = None, priority: int | None = None
     ) -> Job | Group:
-        """Makes a job, or the group, of a schedule now, by hand; the ledger has no occurrence for it."""
+        """Creates a job or group of a schedule now, by hand. This is not stored as an occurrence."""
         content = [schedule_id, params, priority]
         once: Once[Job | Group] = Once("trigger", self._access.context.office_id, content, _ids)
         return await self._access.create(
@@ -94,7 +97,7 @@ class ScheduleService:
         )
 
     async def made(self, made_id: str) -> Job | Group:
-        """Returns the job or the group that an earlier trigger made."""
+        """Returns the job or the group that an earlier trigger created."""
 
         def read(tx: Tx) -> Job | Group | None:
             return jobs.get(tx, made_id) or groups.get(tx, made_id)
@@ -121,7 +124,7 @@ class ScheduleService:
         return await read_page(self._access, "schedules", TOP, cursor, limit, read, "schedule_id")
 
     async def upcoming(self, schedule_id: str, count: int = 10, after: Time | None = None) -> tuple[Upcoming, ...]:
-        """Returns the next occurrences of a schedule, even of a disabled one; makes no jobs."""
+        """Returns the next occurrences of a schedule, even of a disabled one. Creates no jobs."""
         checked_limit(count)
         schedule = await self.get(schedule_id)
         plan = cron.parse(schedule.cron_expression, schedule.timezone)
@@ -130,7 +133,7 @@ class ScheduleService:
     async def preview(
         self, cron_expression: str, timezone: str = "UTC", count: int = 10, after: Time | None = None
     ) -> Preview:
-        """Returns an expression in words, and when it would fire; it need not have a schedule."""
+        """Returns an expression in words, and when it would fire. No schedule needs to exist."""
         checked_limit(count)
         items = _coming(cron.parse(cron_expression, timezone), self._from(after), count)
         return Preview(cron_words=cron.in_words(cron_expression), items=items)
@@ -144,7 +147,9 @@ class ScheduleService:
     async def occurrences(
         self, schedule_id: str, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> Page[Occurrence]:
-        """Lists the ledger, the newest first; for a disabled schedule it begins with the span that is not over yet."""
+        """Lists occurrences, the newest first. For a disabled schedule the list begins with the span that is still
+        open.
+        """
         now = self._access.clock.now()
 
         def read(tx: Tx, below: int, rows: int) -> Sequence[Occurrence]:

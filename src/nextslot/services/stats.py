@@ -30,7 +30,7 @@ from nextslot.system.instant import Instant
 from .arguments import found, instant
 from .unit_of_work import UnitOfWork
 
-# How far back a series goes if that is not given, in seconds; a day for the other steps.
+# How far back a series goes by default, in seconds; a day for the steps that are not listed.
 DEFAULT_SECONDS = {60: 6 * HOUR, 86_400: 30 * DAY}
 
 
@@ -86,12 +86,12 @@ def _range(begin: Instant | None, until: Instant | None, step: int, now: Instant
 def _text(at: Instant) -> str:
     try:
         return str(at)
-    except OverflowError:  # Before the year 1 or after 9999 in UTC.
+    except OverflowError:  # A time before the year 1 or after 9999 in UTC.
         return "out of range"
 
 
 def _refuse_folded(first: int, step: int, now: Instant) -> None:
-    """Raises Invalid for a step that is finer than what is stored of the time."""
+    """Raises Invalid if the step is finer than the rollups that are still stored for that time."""
     stored = MINUTE if step < HOUR else HOUR
     larger = HOUR if step < HOUR else DAY
     if step < DAY and is_outdated(first, stored, larger, now):
@@ -153,8 +153,8 @@ def _point(at: int, counts: Counter[str], totals: Totals, depth: int | None) -> 
 
 
 class _Depths:
-    """The depth of the queue at the beginnings of minutes. A minute without a stored one changed nothing, so the next
-    stored one is its depth too, and after the last it is the depth of now.
+    """The depth of the queue at the beginning of each minute. A minute without a stored depth changed nothing, so the
+    next stored depth is also its depth; after the last one, the current depth is.
     """
 
     def __init__(self, tx: Tx, begin: int, until: int, office_id: str, job_type: str, counted_from: int) -> None:

@@ -16,7 +16,7 @@ from .arguments import found
 from .cursors import DEFAULT_LIMIT, read_page
 from .unit_of_work import UnitOfWork
 
-# Above every id.
+# Sorts after every id.
 TOP = "~"
 
 
@@ -26,8 +26,9 @@ class TemplateService:
         self._settings = settings
 
     async def create(self, name: str, job_type: str | None = None, **options: Unpack[TemplateOptions]) -> Template:
-        """Makes a template that makes one job of `job_type`, or a group of `jobs`. `put` does not fail where there is
-        one of that name."""
+        """Creates a template that makes one job of `job_type`, or a group of `jobs`. Fails if the name exists; `put`
+        does not.
+        """
         fields = _fields(job_type, {"name": name, **options})
         once: Once[Template] = Once("templates", options.get("office_id"), fields, lambda made: [made.template_id])
 
@@ -44,8 +45,9 @@ class TemplateService:
         office_id: str | None = None,
         **options: Unpack[TemplatePutOptions],
     ) -> tuple[Template, bool]:
-        """Makes the template of this name what the fields say, or a new one. Returns whether it is new.
-        Fields that are not given get their defaults."""
+        """Creates the template with this name, or sets it to these fields. Returns whether it is new. Fields that are
+        not given get their defaults.
+        """
 
         fields = _fields(job_type, options)
 
@@ -58,7 +60,7 @@ class TemplateService:
         return await self._access.create(work)
 
     async def change(self, template_id: str, **fields: Unpack[TemplateChanges]) -> Template:
-        """Changes fields of a template, for the jobs that it will make."""
+        """Changes fields of a template for future jobs."""
         return await self._access.write(
             lambda tx: self._allowed(self._settings.change(tx, template_id, fields, self._access.clock.now()))
         )
@@ -69,7 +71,9 @@ class TemplateService:
         return template
 
     async def archive(self, template_id: str) -> Template:
-        """Archives a template: it makes no more jobs, its schedules are disabled, its jobs stay, its name is free."""
+        """Archives a template. It makes no more jobs, its schedules are disabled, and its name is free again; its jobs
+        stay.
+        """
         return await self._access.write(lambda tx: self._settings.archive(tx, template_id, self._access.clock.now()))
 
     async def get(self, template_id: str) -> Template:

@@ -1,4 +1,4 @@
-"""The one way of the services to the store: admission of new work, idempotency, and the audit log."""
+"""The only path from the services to the store: admission of new work, idempotency, and the audit log."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,20 +22,20 @@ from nextslot.telemetry.tracing import Tracer
 T = TypeVar("T")
 S = TypeVar("S")
 
-# What callers read until the scheduler has started, and `/ready` says.
+# The sentence that callers get until the scheduler has started; `/ready` shows it too.
 STARTING = "the scheduler is starting: it repairs what the last process left"
 
 
 @dataclass(slots=True)
 class Gate:
-    """Whether callers can reach the store now. All callers of one scheduler share it."""
+    """Says whether callers can reach the store now. All callers of one scheduler share it."""
 
     # None until callers may use it, and after the scheduler has stopped.
     store: Store | None = None
     is_draining: bool = False
-    # When a scheduler that is stopping interrupts what still runs.
+    # When a stopping scheduler interrupts the work that still runs.
     interrupts_at: Instant | None = None
-    # What the start of the scheduler waits for, in a sentence for callers; None if nothing has begun to start it.
+    # What the start waits for, as a sentence for callers; None if no start has begun.
     obstacle: str | None = None
 
     @property
@@ -49,7 +49,7 @@ class Gate:
 
 
 class _Undone(Exception):
-    """Raised inside a transaction, so that all of it is rolled back. `seen` is what it has shown."""
+    """Raised inside a transaction to roll all of it back. `seen` is the result of the trial."""
 
     def __init__(self, seen: Any) -> None:
         self.seen = seen
@@ -72,7 +72,7 @@ class UnitOfWork:
         self._tracer = tracer or Tracer()
         self.gate = Gate()
         self.quotas = OfficeQuotas()
-        # Set by the runtime, which knows where runs leave their files.
+        # Set by the runtime, which knows the directory of the run files.
         self.stored: StoredBytes | None = None
 
     def for_caller(self, context: RequestContext) -> "UnitOfWork":
@@ -104,7 +104,7 @@ class UnitOfWork:
         try:
             return await self.store.write(self._tracer.carried(self._audited(work), self.context.trace), rows=rows)
         except OverQuota as error:
-            # Counted here, because the store may try a work again that was refused together with others.
+            # Counted here and not in the work, because the store may run a refused work a second time.
             self.quotas.refused[error.quota] += 1
             raise
 
@@ -113,7 +113,7 @@ class UnitOfWork:
         return await self.store.write(work, rows=rows)
 
     async def create(self, work: Work[T], rows: int = 1, once: Once[T] | None = None) -> T:
-        """Stores new work, which a scheduler that is stopping does not take.
+        """Stores new work. A stopping scheduler refuses it.
 
         With `once`, a request whose idempotency key was used before raises `Replayed`.
         """
@@ -125,7 +125,7 @@ class UnitOfWork:
         return await self.write(work, rows=rows)
 
     async def try_out(self, work: Work[T], look: Callable[[Tx, T], S]) -> S:
-        """Carries out a creation with all its checks, returns what `look` reads after it, and stores nothing."""
+        """Runs a creation with all its checks, returns what `look` reads afterwards, and rolls everything back."""
         await self._refuse_unless_open()
         audited = self._audited(work)
 
@@ -133,7 +133,7 @@ class UnitOfWork:
             raise _Undone(look(tx, audited(tx)))
 
         try:
-            # Alone in its transaction: a group would be carried out again without it.
+            # Alone in its transaction: otherwise the rest of its group would have to run again.
             await self.store.write(undone, rows=GROUP_ROWS + 1)
         except _Undone as end:
             seen: S = end.seen
@@ -148,7 +148,9 @@ class UnitOfWork:
             await self._measure_stored()
 
     async def stored_bytes_of(self, office_id: str) -> int | None:
-        """Returns the bytes of an office's logs and artifacts here; None if no office has a quota of them."""
+        """Returns how many bytes the logs and artifacts of an office have on this node; None if no office has a quota
+        of them.
+        """
         if not self.quotas.are_bytes_granted:
             return None
         await self._measure_stored()
@@ -160,18 +162,18 @@ class UnitOfWork:
             self.quotas.stored_bytes = self.stored.of_offices
 
     def refuse_new_work(self) -> None:
-        """Raises if the database is damaged or the disk nearly full, so that new work could not be kept."""
+        """Raises if the database is damaged or the disk nearly full: new work might be lost."""
         if self.store.health.damage is not None:
             raise Unavailable(f"{self.store.health.damage}. Nothing new is taken until then")
         if self.disk is not None:
             self.disk.refuse_if_low()
 
     def refuse_many(self, jobs: int) -> None:
-        """Raises if a request of an office's key is about more jobs than others should wait for."""
+        """Raises if a request with an office's key concerns more jobs than its quota `batch_jobs` allows."""
         self.quotas.check_batch(self.context.office_id, jobs)
 
     def refuse_type(self, office_id: str, job_type: str) -> None:
-        """Raises if the caller's key, or the office, may not make jobs of a type, now or by a template or schedule."""
+        """Raises if the caller's key or office may not create jobs of a type, now or through a template or schedule."""
         allowed = self.context.job_types
         if allowed and job_type not in allowed:
             raise Forbidden(f"this key may not make jobs of the type {job_type!r}, only {', '.join(allowed)}")
@@ -181,7 +183,7 @@ class UnitOfWork:
     def _audited(self, work: Work[T]) -> Work[T]:
         def audited(tx: Tx) -> T:
             if not self.context.job_types and not self.quotas.are_granted:
-                answer = work(tx)  # A work that is refused at once must not have touched the transaction.
+                answer = work(tx)  # Refused before the work has changed anything.
             else:
                 before = len(tx.local(NewWork).created)
                 answer = work(tx)

@@ -28,7 +28,7 @@ class WebhookSubscriptions:
     ) -> tuple[Webhook, str]:
         """Subscribes a URL to these events (default: the ends of runs) of one office (default: all), in a format.
 
-        Returns the subscription and its secret, which no other call returns; `rotate_secret` makes another.
+        Returns the subscription and its secret. No other call returns the secret; `rotate_secret` makes a new one.
         """
         created_by = self._access.context.asked_by
 
@@ -62,7 +62,7 @@ class WebhookSubscriptions:
         return await self._access.write(work)
 
     async def delete(self, webhook_id: str) -> None:
-        """Deletes a subscription: its pending deliveries end FAILED, all its deliveries stay on record."""
+        """Deletes a subscription. Its pending deliveries end FAILED; all its deliveries stay stored."""
 
         def work(tx: Tx) -> None:
             self._changed(tx, self._service.delete(tx, webhook_id, self._access.clock.now()), None)
@@ -70,7 +70,7 @@ class WebhookSubscriptions:
         await self._access.write(work)
 
     async def rotate_secret(self, webhook_id: str) -> tuple[Webhook, str]:
-        """Makes another secret, which no other call returns; for a day messages are signed with the old one too."""
+        """Makes a new secret, which no other call returns. For a day the old secret signs messages too."""
 
         def work(tx: Tx) -> tuple[Webhook, str]:
             before = self._service.subscription(tx, webhook_id)
@@ -97,7 +97,7 @@ class WebhookSubscriptions:
         cursor: str | None = None,
         limit: int = DEFAULT_LIMIT,
     ) -> Page[Delivery]:
-        """Lists deliveries that match, with their attempts, the newest first."""
+        """Lists matching deliveries with their attempts, the newest first."""
         word = None if status is None else choice(DeliveryStatus, status, "status")
         read = partial(deliveries.page, job_id=job_id, webhook_id=webhook_id, event=event, status=word)
         return await read_page(self._access, "deliveries", deliveries.NEWEST, cursor, limit, read, "delivery_id")
@@ -107,9 +107,9 @@ class WebhookSubscriptions:
         return found(read, "delivery", delivery_id)
 
     async def shown_to(self, office_id: str, found: Sequence[Delivery]) -> Sequence[Delivery]:
-        """Returns those that an office sees: about its own events, to a URL of its own.
+        """Returns those deliveries that an office may see: about its own events, to its own URLs.
 
-        A subscription for all offices, or of another one, is not the office's: its URL may have a token.
+        A subscription for all offices, or of another office, stays hidden: its URL may contain a token.
         """
 
         def read(tx: Tx) -> Sequence[Delivery]:
@@ -120,13 +120,15 @@ class WebhookSubscriptions:
         return await self._access.read(read)
 
     async def redeliver(self, delivery_id: str) -> Delivery:
-        """Sends an ended delivery again: the same message under the same `webhook-id`, with a new round of attempts."""
+        """Sends an ended delivery again: the same message with the same `webhook-id`, in a new round of attempts."""
         return await self._access.write(lambda tx: self._service.redeliver(tx, delivery_id, self._access.clock.now()))
 
     # The server's own secret.
 
     def secret(self, office_id: str = DEFAULT_OFFICE) -> str:
-        """Returns the secret that signs the webhooks of an office, its jobs and direct requests: for receivers only."""
+        """Returns the secret that signs the webhooks of an office, of its jobs and of its direct requests. Only for
+        their receivers.
+        """
         return self._service.secret(office_id)
 
     def _changed(self, tx: Tx, before: Webhook | None, after: Webhook | None) -> None:

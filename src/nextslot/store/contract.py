@@ -74,8 +74,8 @@ class Tx(Protocol):
         """
 
     def enter(self, office_id: str | None, /) -> None:
-        """Makes sure that no other transaction decides about this office, or with None about any; the store repeats
-        the transaction alone if that is not so.
+        """Makes sure that no other transaction decides about this office or, for None, about any office. If another one
+        may, the store repeats this transaction alone.
         """
 
     def has_entered(self, office_id: str, /) -> bool:
@@ -85,7 +85,9 @@ class Tx(Protocol):
         """Enters another office if that needs no wait. Returns False if another transaction decides about it now."""
 
     def local(self, kind: Callable[["Tx"], Local], /) -> Local:
-        """Returns the transaction's own instance of `kind`, created on first use and dropped with the transaction."""
+        """Returns the transaction's own instance of `kind`, which is created on first use and dropped with the
+        transaction.
+        """
 
 
 Work = Callable[[Tx], T]
@@ -100,9 +102,9 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedWork(Generic[T]):
-    """A work whose reads are known in advance: where each read costs a round trip, the store sends them together.
+    """A work that declares its reads in advance. Where each read costs a round trip, the store sends them together.
 
-    With `office_id` it decides about this office alone, as far as is known in advance.
+    `office_id` means: as far as is known in advance, the work decides about this office only.
     """
 
     work: Work[T]
@@ -148,7 +150,7 @@ class Health:
         # The last write that changed something: its time, and the error if it was not stored. Replaced as one value,
         # because the event loop reads it while the writer's thread may replace it.
         self._last: tuple[int, str | None] | None = None
-        # How many writes of this process were stored: what was read before the last of them may be outdated.
+        # How many writes of this process were stored. Data that was read before the last of them may be outdated.
         self.writes = 0
         # The damage that was found in the file; it stays set until the store is opened again.
         self.damage: str | None = None
@@ -174,7 +176,7 @@ class Health:
         return self._last[1] if self._last is not None and self._is_within(self._last[0], FAILED_HOLDS_US) else None
 
     def _is_within(self, at: int, microseconds: int) -> bool:
-        """Returns whether a time is recent. If the clock was set back, the answer is false at once."""
+        """Returns whether a time is recent. After the clock was set back, the answer is False at once."""
         return 0 <= self._now() - at < microseconds
 
 
@@ -193,7 +195,8 @@ class Member(Protocol):
     def lapsed(self, has_lapsed: bool) -> None:
         """Stops all runs because the lease could not be renewed, before other nodes treat them as lost.
 
-        Called again and again until the lease is renewed, which is told with False: a run may have begun meanwhile.
+        The lease calls it repeatedly with True, because a run may have begun meanwhile, and once with False when it is
+        renewed.
         """
 
     def fenced(self) -> None:

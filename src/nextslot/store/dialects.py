@@ -34,16 +34,16 @@ _DROPPED = re.compile(r"^drop rule (\w+) on (\w+)$")
 _NUMBERED = re.compile(r"create table (\w+) \(\s*(\w+) \{serial\}")
 _TEXT_COLUMN = re.compile(r"^(\s*(?:alter table \w+ add column )?\w+) text\b", re.MULTILINE)
 
-# A statement that only inserts one row of parameters and constants.
+# Matches a statement that only inserts one row of parameters and constants.
 _INSERT = re.compile(r"^(insert (?:or rollback )?into \w+ \([^()]+\)\s+values) \(([^()]+)\)$")
 _WRITE = re.compile(r"^(insert|update)\b")
 _REFERENCE = re.compile(r"\breferences \w+(?! deferrable)\b")
 
-# The row of a statement, where the parameter has the name of its column.
+# Matches the condition that selects the row, in which the parameter has the name of its column.
 _KEY = re.compile(r"\bwhere (\w+) = :\1\b")
-# The further conditions of a statement on its row, and what it returns.
+# Matches the further conditions of a statement on its row, and what it returns.
 _ALSO = re.compile(r"^\s+and (.+?)(\s+returning .+)?$", re.DOTALL)
-# The tables of a statement: those that it changes, and those that it reads.
+# Match the tables that a statement changes, and those that it reads.
 _CHANGED = re.compile(r"\b(?:insert into|update|delete from)\s+(\w+)")
 _READ = re.compile(r"\b(?:from|join)\s+(\w+)")
 

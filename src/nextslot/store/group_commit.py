@@ -54,7 +54,7 @@ class WorkFailed(Exception):
 
 
 class TxMemory:
-    """The memory of a transaction: the effects of its commit, and its own instances."""
+    """The memory of a transaction: the effects of its commit, and the instances that `local` creates."""
 
     is_alone = True
 
@@ -123,7 +123,9 @@ class Transactions(Protocol):
         """Finds out whether a commit whose response was lost was stored; returns its effects if so."""
 
     def wait_for_turn(self, works: list[Work[Any]], /) -> Callable[[Work[Any]], bool]:
-        """Waits until other nodes let this one write. Returns which works that arrived meanwhile may join these."""
+        """Waits until other nodes let this node write. Returns a function that tells whether a work that arrived
+        meanwhile may join these.
+        """
 
     def transaction(self, works: list[Work[Any]], /) -> tuple[list[WorkResult], list[Effect]]:
         """Runs all works in one transaction. Returns the result of each, and the effects of the commit."""
@@ -192,7 +194,7 @@ class GroupCommit:
 
     def _flush(self) -> None:
         if not self._queue:
-            return  # The store was abandoned.
+            return  # The store was abandoned before the flush.
         group = self._take_group()
         if self._store.is_inline(group[0].rows):
             self._release(group, *self._commit(group))
@@ -234,7 +236,7 @@ class GroupCommit:
     # On the committing thread.
 
     def _commit(self, group: list[_Waiting]) -> tuple[list[WorkResult], list[Effect]]:
-        """Tries all works in one transaction. A work that fails there runs alone, after the others."""
+        """Tries all works in one transaction. A work that fails runs again alone, after the others."""
         self._add_late(group)
         batch = _Batch([waiting.work for waiting in group])
         together, alone = list(range(len(group))), list[int]()
@@ -289,7 +291,7 @@ class _Batch:
 
 
 def _own(error: Exception) -> BaseException:
-    """Returns the error of the work itself."""
+    """Returns the error that the work itself raised."""
     return error.__cause__ or error if isinstance(error, WorkFailed) else error
 
 

@@ -1,4 +1,4 @@
-"""Opens a store by its address: `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://…`."""
+"""Opens the store at an address: `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://…`."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
 """AlarmClock: a timer made of APScheduler with one job (DEC-003). `clock.SchedulerAlarm` sets it.
 
 It has one job for the earliest of all due times, not one for each schedule: of 40,000 jobs that were due together
-APScheduler dropped 34,181, each with a log line. The due work is in the store; this only says when to check it.
+APScheduler dropped 34,181, each with a log line. The due work is in the store; the timer only says when to check it.
 """
 
 import asyncio

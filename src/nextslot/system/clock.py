@@ -35,8 +35,9 @@ class Clock(Protocol):
         """Lets `now` follow a step of the wall clock, if there was one."""
 
     def adjust(self, server: int, sent: float, received: float) -> None:
-        """Takes over the time of the database's clock, which was read between these two monotonic times. Only a clock
-        that follows the database's clock does so."""
+        """Adopts the time of the database's clock, which was read between these two monotonic times. Only a clock that
+        follows the database does this.
+        """
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -174,7 +175,7 @@ class SharedClock(SystemClock):
     Uses the machine's own wall clock only until the database server has first been asked for its time.
     """
 
-    # Ignores smaller differences, which a network can cause: a clock that jumps back and forth helps nobody.
+    # Ignores smaller differences, which a network can cause: the time must not jump back and forth.
     TOLERANCE_US = 100_000
 
     def __init__(self) -> None:

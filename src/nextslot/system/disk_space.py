@@ -1,5 +1,5 @@
-"""Watches free disk space: warns below one limit, and refuses new work below another so that running work can be
-stored.
+"""Watches free disk space: warns below one limit, and refuses new work below another so that outcomes of running work
+can still be stored.
 
 `Scheduler` creates one `DiskSpace`. Creating requests, `/ready`, the metrics and the doctor query it; nothing polls.
 """
@@ -75,7 +75,7 @@ class DiskSpace:
 
     def _measure(self) -> None:
         now = self._now()
-        # Measure again if the clock was set back.
+        # If the clock was set back, measures again.
         if self._measured_at is None or not 0 <= now - self._measured_at < HOLDS_US:
             self._measured_at = now
             found = [(free, name) for name, place in self._places.items() if (free := self._free(place)) is not None]

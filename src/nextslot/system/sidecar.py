@@ -1,4 +1,4 @@
-"""The node's side of the sidecar, a small process that renews the lease and answers probes when the node cannot.
+"""Starts and controls the sidecar, a small process that renews the lease and answers probes when the node cannot.
 
 Its program is `sidecar_main.py`. The node renews its own lease as long as it can, in
 `store/postgres/lease_and_leader.py`. A handler that holds the interpreter's lock for a minute stops every

@@ -51,7 +51,7 @@ def listen(lease_keeper: "LeaseKeeper") -> None:
     """Receives leases from the node until the node ends."""
     poll, words = select.poll(), b""
     poll.register(0, select.POLLIN)
-    # A kernel before 5.3: then only the end of the pipe shows that the node has ended.
+    # Kernels before 5.3 lack pidfd_open: then only the end of the pipe shows that the node has ended.
     with contextlib.suppress(OSError):
         poll.register(os.pidfd_open(os.getppid()), select.POLLIN)
     while True:
@@ -107,7 +107,7 @@ class LeaseKeeper:
                 self._connection = self._driver.connect(lease["conninfo"], autocommit=True)
             values = (round(lease["lease"] * 1_000_000), lease["node_id"], lease["life"])
             found = self._connection.execute(RENEW, values).fetchone()
-        except (self._driver.Error, OSError):  # The node itself logs the problem once it can.
+        except (self._driver.Error, OSError):  # The node itself logs the problem as soon as it can.
             self._disconnect()
             return
         if found is None:  # The node was declared lost or has joined again: it will notice by itself.

@@ -105,7 +105,7 @@ class _Watch:
         self._sidecar = sidecar
         self._is_over = is_over
         self._blocked = blocked
-        # The last beat before the loop stopped answering, while it does not answer.
+        # The last beat before the loop stopped answering; None while it answers.
         self._silent_since: float | None = None
 
     def run(self) -> None:
@@ -147,7 +147,7 @@ class _Watch:
         self._note(seconds)
 
     def _note(self, seconds: float) -> None:
-        with contextlib.suppress(RuntimeError):  # The loop has ended.
+        with contextlib.suppress(RuntimeError):  # The event loop has ended.
             self._loop.call_soon_threadsafe(self._blocked, seconds)
 
 

@@ -44,7 +44,7 @@ def bound_in(context: Context) -> Mapping[str, str]:
 def install(
     format: str = "auto", level: str = "info", secrets: Sequence[str] = (), stream: IO[str] | None = None
 ) -> "LogOutput":
-    """Sends all log lines of this process through one new output, which replaces an earlier one of ours."""
+    """Sends all log lines of this process to one new output, which replaces an earlier output of nextslot."""
     output = LogOutput(format, secrets, sys.stderr if stream is None else stream)
     root = logging.getLogger()
     for other in [one for one in root.handlers if isinstance(one, LogOutput)]:

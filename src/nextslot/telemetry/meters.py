@@ -9,11 +9,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-# How many offices, job types and so on get their own series; the rest is counted together as `other`.
+# How many offices, job types and so on get time series of their own; all others are counted together as `other`.
 MOST_NAMES = 200
 OTHER = "other"
 
-# Bounds in seconds. A hand-over takes one commit; a run may take hours.
+# Upper bounds in seconds. A hand-over takes one commit; a run may take hours.
 QUICK = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 LONG = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0)
 ANSWERS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
@@ -75,8 +75,8 @@ class Meters:
         return 0.0
 
     def committed(self, works: int, seconds: float, failures: int) -> None:
-        """Records a group commit: the number of works, how long the first one waited, how many the store failed to
-        store.
+        """Records a group commit: the number of works, how long the first one waited, and how many works the store
+        could not store.
         """
 
     def read(self, seconds: float, is_failed: bool) -> None:

@@ -91,7 +91,7 @@ class Tracer:
         return work
 
     def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:
-        """Returns the spans of the requests that these new jobs belong to, by job."""
+        """Returns, for each of these new jobs, the span of the request that created it."""
         return {}
 
     def link(self, links: Mapping[str, Any]) -> None:
@@ -179,7 +179,7 @@ class OtelTracer(Tracer):
             "nextslot.job_type": claim.job_type,
             "nextslot.attempt": claim.attempt,
         }
-        # A caller may choose the id of a direct execution, and so one that is the id of a job.
+        # A caller chooses the id of a direct execution, and may choose one that is also the id of a job.
         linked = claim.job_id if claim.kind == "job" else claim.run_id
         return self._span(f"run {claim.job_type}", SpanKind.CONSUMER, Context(), about, linked)
 

@@ -30,7 +30,7 @@ class PowerCut(BaseException):
 
 
 class FaultyDisk(apsw.VFS):
-    """SQLite's usual disk with faults. The test arms a fault, and the next transaction meets it."""
+    """SQLite's usual disk with faults. A test arms a fault, and the next transaction meets it."""
 
     _made = 0
 
@@ -87,7 +87,7 @@ class FaultyDisk(apsw.VFS):
 class _FaultyFile(apsw.VFSFile):
     def __init__(self, disk: FaultyDisk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         self._disk = disk
-        # Of each write that is not synced yet: where it is, and what was there before.
+        # For each write that is not synced yet: its offset, and the bytes that were there before.
         self._unsynced: list[tuple[int, bytes]] = []
         super().__init__("", name, flags)
 
@@ -103,12 +103,14 @@ class _FaultyFile(apsw.VFSFile):
         super().xWrite(data, offset)
 
     def _content(self, length: int, offset: int) -> bytes:
-        """Returns what is stored there; zeros beyond the end, as a file has where nothing was written."""
+        """Returns the stored bytes of a range. Beyond the end they are zeros, as in a file where nothing was
+        written.
+        """
         here = max(0, min(length, self.xFileSize() - offset))
         return bytes(self.xRead(here, offset) if here else b"").ljust(length, b"\0")
 
     def forget(self, is_forgotten: Callable[[], bool]) -> None:
-        """Undoes some of the writes that were not synced, the last first."""
+        """Undoes some of the writes that were not synced, the newest first."""
         for offset, before in reversed(self._unsynced):
             if is_forgotten():
                 super().xWrite(before, offset)
@@ -123,7 +125,7 @@ class _FaultyFile(apsw.VFSFile):
         super().xClose()
 
     def xSync(self, flags: int) -> None:  # noqa: N802
-        """Remembers everything that was written before. It need not wait for the real disk."""
+        """Marks everything that was written before as safe. It need not wait for the real disk."""
         self._unsynced.clear()
         if self._disk.meets("sync"):
             self._disk.heal()
@@ -150,7 +152,8 @@ class FaultyStore(SqliteStore):
         self.dies_before_commit = True
         # How long the next commit takes; work that is due meanwhile is late.
         self.delay = 0.0
-        # How many turns of the event loop lie between a read, or a commit, and its answer: others commit meanwhile.
+        # How many turns of the event loop pass between a read, or a commit, and its answer. Others commit in the
+        # meantime.
         self.turns: Callable[[], int] = lambda: 0
         super().__init__(
             path, self._close_or_die, effects=effects, opening=opening, threaded=False, vfs=disk.name, now=now
@@ -240,7 +243,7 @@ def salvage(path: Path, target: Path) -> None:
 
 
 def dump(path: Path) -> str:
-    """Returns everything that is stored as text, to compare two databases, except which process wrote it."""
+    """Returns all stored data as text, to compare two databases. Leaves out which process wrote it."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         tables = [
@@ -261,7 +264,7 @@ class ForgetfulFiles:
     """The files of a directory as a power cut would leave them: only what was synced is certain to be there.
 
     Inside this context `os.fsync` of a file remembers its content, and of the directory its names. `left` then writes
-    one of the directories that a power cut could leave: with the names of now, or with those that were synced.
+    one of the directories that a power cut could leave: with the current names, or with the synced ones.
     """
 
     def __init__(self, directory: Path, synced: Callable[[], None] = lambda: None) -> None:
@@ -270,7 +273,7 @@ class ForgetfulFiles:
         self._contents = {path.stat().st_ino: path.read_bytes() for path in directory.iterdir() if path.is_file()}
         self._names = self._current_names()
         self._fsync = os.fsync
-        # An inode is given to a new file once the old one is gone, unless somebody has it open.
+        # A new file gets the inode of a deleted one, unless some process still has that file open.
         self._held = [path.open("rb") for path in directory.iterdir() if path.is_file()]
 
     def __enter__(self) -> "ForgetfulFiles":
@@ -283,7 +286,7 @@ class ForgetfulFiles:
             file.close()
 
     def left(self, target: Path, has_current_names: bool) -> Path:
-        """Writes what a power cut would leave to another directory, and returns it."""
+        """Writes what a power cut would leave into another directory, and returns that directory."""
         target.mkdir(parents=True)
         for name, inode in (self._current_names() if has_current_names else self._names).items():
             (target / name).write_bytes(self._contents.get(inode, b""))

@@ -38,19 +38,20 @@ T = TypeVar("T")
 BEGINNING = Instant(1_794_726_000_000_000)  # 2026-11-15 07:00 in UTC
 
 
-# The virtual loop that a thread works for: its time is the time there too.
+# The virtual loop for which a thread works: its time is also the thread's time.
 _served = threading.local()
 
 
 class NothingLeftToWaitFor(RuntimeError):
-    """Everything waits and no timer is set: on virtual time this would last for ever."""
+    """Raised if everything waits and no timer is set: on virtual time this would last for ever."""
 
 
 class ExactLoop(asyncio.SelectorEventLoop):
     """An event loop that calls a timer at its instant and never before, because its time stands still until then.
 
-    asyncio adds the resolution of the clock to the time to see what is due. A larger one would end a wait before its
-    time, and who then waits for the rest of it would wait for ever. A smaller one is lost in a float after a year.
+    asyncio adds the resolution of the clock to the time to see what is due. A larger resolution would end a wait too
+    early, and code that then waits for the rest would wait for ever. A smaller one is lost in the precision of a float
+    after a year.
     """
 
     @property
@@ -94,7 +95,7 @@ class _JumpingSelector(selectors.SelectSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        # While a thread works for this loop, time stands still: wait for that thread, for real.
+        # While a thread works for this loop, time stands still: wait for that thread in real time.
         if self._loop.calls_in_threads and timeout != 0:
             return super().select()
         events = super().select(0)
@@ -127,7 +128,7 @@ class VirtualClock(SystemClock):
         return LoopAlarm(self, ring)
 
     def wall(self) -> Instant:
-        """Returns what a clock on the wall shows; a scheduler follows a step with its next transaction."""
+        """Returns the time of the wall clock. A scheduler follows a step of it with its next transaction."""
         return self._beginning.after(self.monotonic())
 
     def _wall(self) -> int:
@@ -208,7 +209,7 @@ def scheduler(directory: Path | str, seed: int = 0, url: str | None = None, **op
 
 
 async def settled() -> None:
-    """Returns when everything that can happen now has happened; practically no time passes."""
+    """Returns once everything that can happen now has happened; practically no time passes."""
     await asyncio.sleep(1e-6)
 
 

@@ -32,7 +32,7 @@ class ClockSteps:
         self._schedules = schedules
         self._deliveries = deliveries
         self._is_shared = False
-        # The last stored offset that is known. It may be older than the stored one, which `follow` reads.
+        # The newest offset that this node knows. The stored one may be newer; `follow` reads it.
         self._stored: int | None = None
 
     def begin(self, tx: Tx, is_shared: bool) -> None:
@@ -42,7 +42,7 @@ class ClockSteps:
         tx.cause(ClockCounted(offset, is_shared))
 
     def note(self, offset: int, is_shared: bool) -> None:
-        """Follows a commit."""
+        """Remembers the stored offset after its commit."""
         self._stored, self._is_shared = offset, is_shared
 
     def end(self) -> None:
@@ -61,7 +61,7 @@ class ClockSteps:
         shift = offset - stored
         due_times.shift_own(tx, self._node_id, shift)
         if not self._is_shared:
-            # Nodes that share a database go by the clock of its server, so these due times are right for all.
+            # Nodes that share a database use the clock of its server, so these due times are right for all of them.
             due_times.shift_common(tx, shift)
         if shift < 0:
             self._schedules.plan_again(tx)

@@ -2,8 +2,8 @@
 
 A node on PostgreSQL has a lease, which `store/postgres/lease_and_leader.py` renews; its thread calls `renewed`,
 `lapsed` and `fenced`. A node whose lease expired is lost to the others: it stops what it runs and joins again.
-`leader_duties` does the work that one node does for all. Hearing of something twice does no
-harm: the database decides what is stored.
+`leader_duties` does the work that one node does for all. A notification that arrives twice does no harm: the database
+decides what is stored.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ class Cluster:
     # Joining and leaving.
 
     async def read_clock(self, store: Store) -> None:
-        """Reads the clock of the database server, which this node uses from now on: the machine's may be wrong."""
+        """Sets this node's clock by that of the database server, because the machine's own clock may be wrong."""
         self._local.steps.end()
         if store.is_shared:
             self._clock.adjust(*await store.read(self._server_time))
@@ -110,7 +110,7 @@ class Cluster:
         return nodes.time(tx, self._clock.now()), sent, self._clock.monotonic()
 
     async def start(self, store: Store, runner: Runner) -> Recovered:
-        """Recovers what the last incarnation of this node left (or of all nodes, on SQLite), and joins."""
+        """Recovers what the last incarnation of this node (or, on SQLite, any node) left behind, and joins."""
         self._store, self._runner = store, runner
         node_id = self._registry.node_id if store.is_shared else None
         if node_id is not None:
@@ -140,14 +140,18 @@ class Cluster:
         return life
 
     async def _wait_for_last_incarnation(self, store: Store, node_id: str) -> None:
-        """Waits for the end of a lease on another machine. On this machine, recovery ends the processes instead."""
+        """Waits until the lease of an incarnation on another machine has ended. On this machine, recovery ends the
+        processes instead.
+        """
         found = await store.read(lambda tx: nodes.time_until_lost(tx, node_id, self._clock.now()))
         if found is not None and found[0] != self._registry.card.host and found[1] > 0:
             log.warning("node %s may still be running on %s: waiting %g s until its lease ends", node_id, *found)
             await self._clock.sleep(found[1])
 
     async def leave(self, has_stored_all: bool) -> None:
-        """Leaves. Other nodes recover what this node could not store, after its lease has ended."""
+        """Leaves the cluster. When the lease has ended, other nodes recover the outcomes that this node could not
+        store.
+        """
         store, self._store, self._has_joined = self._store, None, False
         if store is None:
             return
@@ -186,9 +190,9 @@ class Cluster:
         self._serve_soon()
 
     def lapsed(self, has_lapsed: bool) -> None:
-        """Stops all runs and starts no others; the guardians of commands end these at the same time."""
+        """Stops all runs and starts no others. The guardians of commands end the commands at the same time."""
         if not has_lapsed and self._is_rejoining:
-            return  # The renewal was answered before the node was lost.
+            return  # The answer to the renewal came before the node was lost.
         if has_lapsed and self._local.dispatcher.has_lease:
             log.error("node %s could not renew its lease: it stops its runs", self._registry.node_id)
         self._local.dispatcher.has_lease = not has_lapsed
@@ -209,7 +213,7 @@ class Cluster:
         log.error("node %s was lost to the other nodes: it stops its runs and joins again", self._registry.node_id)
         runner = self._runner
         assert runner is not None
-        self._local.dispatcher.has_lease = False  # Before the store stops to check that this node has its lease.
+        self._local.dispatcher.has_lease = False  # Set before the store stops checking the lease of this node.
         await store.leave()
         self._leader.is_elected = False
         await self._leader.resign()
@@ -233,7 +237,9 @@ class Cluster:
             self._serving = asyncio.get_running_loop().create_task(self._serve(), name="nextslot-cluster")
 
     async def _serve(self) -> None:
-        """Handles the announced topics until none is left. Those that arrive meanwhile are handled together, next."""
+        """Handles the announced topics until none is left. Topics that arrive meanwhile are handled together in the
+        next pass.
+        """
         while self._store is not None and (self._heard or not self._leader.is_up_to_date):
             topics, self._heard = self._heard, set()
             try:
@@ -246,7 +252,7 @@ class Cluster:
                 return  # All topics are announced again when the lease is renewed.
 
     def look_for_work(self) -> None:
-        """Looks once more for what may start here."""
+        """Dispatches again, because new work may start on this node."""
         self.notified(frozenset({"work"}))
 
     async def look(self) -> None:
@@ -263,11 +269,11 @@ class Cluster:
         await store.read(self.refresh)
         if self._local.dispatcher.is_held:
             await self._local.direct.end_waits(store, DRAINED)
-        if self._others != before:  # A job that did not fit, or that another node was to run, may start here now.
+        if self._others != before:  # A job that did not fit before, or was for another node, may start here now.
             self.notified(frozenset({"work"}))
 
     def refresh(self, tx: Tx) -> None:
-        """Reads what this node must know of the others before it starts anything."""
+        """Reads from the other nodes what this node must know before it starts anything."""
         others = self._others = self._registry.others(tx)
         self._workers.know_others(others.resources, others.job_types)
         self._local.dispatcher.is_held = others.is_draining
@@ -284,9 +290,10 @@ class Cluster:
         await self._local.waiters.look()
 
     async def _look_for_work(self, store: Store) -> None:
-        """Dispatches if something may be open: a transaction that finds nothing would delay others."""
+        """Dispatches if a lane may have work that can start: a useless transaction would delay others."""
         if self._local.dispatcher.is_dispatching and not self._workers.is_full and await store.read(_is_something_open):
-            # So large that it is committed alone: what other works store has to be announced.
+            # The claimed size of a work that must be committed alone: other works would store changes that are not
+            # announced.
             await store.write(self._dispatch_everywhere, rows=GROUP_ROWS + 1)
 
     def _dispatch_everywhere(self, tx: Tx) -> None:

@@ -41,7 +41,7 @@ class Leader:
         return self.is_elected == self._is_leading
 
     async def start(self, store: Store) -> None:
-        """Starts the timers and retention, which every node has for its own runs and files."""
+        """Starts the timers and retention. Every node runs them for its own runs and files."""
         self._timeouts.is_leading = self._retention.is_leading = not store.is_shared
         await self._timeouts.start(store)
         self._retention.start(store)

@@ -14,7 +14,9 @@ from nextslot.store.tables.nodes import NodeInfo
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """The most units of each resource on another node, their job types, and whether this node is being drained."""
+    """The largest number of units of each resource on another node, the job types of the others, and whether this node
+    is being drained.
+    """
 
     resources: Mapping[str, int]
     job_types: frozenset[str]
@@ -46,7 +48,7 @@ class NodeRegistry:
         return life
 
     def note_life(self, life: int) -> None:
-        """Follows a commit."""
+        """Remembers the number of this incarnation after its commit."""
         self.life = life
 
     def leave(self, tx: Tx) -> None:
@@ -73,7 +75,7 @@ class NodeRegistry:
         return before, replace(before, status="draining" if is_draining else "live")
 
     def forget(self, tx: Tx, node_id: str) -> Node:
-        """Deletes a node that is gone for good, with its resources. If it comes back, it joins like a new node."""
+        """Deletes the row and the resources of a node that will not come back. If it does, it joins like a new node."""
         gone = nodes.get(tx, node_id)
         if gone is None:
             raise NotFound("node", node_id)
@@ -84,13 +86,15 @@ class NodeRegistry:
         return gone
 
     def offer(self, tx: Tx) -> None:
-        """Stores the current job types of this node for the other nodes."""
+        """Publishes the current job types of this node to the other nodes."""
         if nodes.offer(tx, self.node_id, self.life, self._card().job_types):
             nodes.settings_changed(tx)
             tx.announce("nodes")
 
     def everybody(self, tx: Tx) -> list[Node]:
-        """Returns all nodes that are not forgotten, by name; this node with its current values, stored or not."""
+        """Returns all nodes by name, except forgotten ones. This node has its current values, even if they are not
+        stored yet.
+        """
         return [self._current(node) if node.node_id == self.node_id else node for node in nodes.all_of_them(tx)]
 
     def _current(self, node: Node) -> Node:
@@ -101,7 +105,9 @@ class NodeRegistry:
         return replace(node, is_leader=True, last_seen_at=self._clock.now())
 
     def others(self, tx: Tx) -> Others:
-        """Reads the other nodes. A node that is away keeps its resources until it is forgotten."""
+        """Reads the other nodes. The resources of an absent node stay known, with 0 units, until the node is
+        forgotten.
+        """
         everybody = nodes.all_of_them(tx)
         rest = [node for node in everybody if node.node_id != self.node_id]
         return Others(

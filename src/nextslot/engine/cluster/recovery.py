@@ -1,4 +1,4 @@
-"""Recovery: ends what a crash has left running, before anything is dispatched (DEC-008, spec 15.2).
+"""Recovery: ends the runs that a crash has left open, before anything is dispatched (DEC-008, spec 15.2).
 
 Each step is a transaction and safe to repeat; recovery can be killed at any point and run again. It does not touch
 queued jobs. Its cost depends on what was running, not on the queue or the history.
@@ -24,7 +24,7 @@ BATCH = 200
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """How many of each kind were found and ended."""
+    """How many of each kind recovery found and ended."""
 
     lost: int = 0
     closed: int = 0
@@ -53,7 +53,7 @@ class Recovery:
         self._events = engine.events
 
     async def run(self, store: Store, node_id: str | None = None) -> Recovered:
-        """Ends what the previous process of a node left running; without an id, that of the only node."""
+        """Ends what the previous process of a node left running; without an id, of the only node."""
         recovered = await self._recover_work(store, node_id)
         if node_id is None:
             await store.write(self._outages.recover)
@@ -63,23 +63,24 @@ class Recovery:
 
     async def clear_up(self, store: Store, node_id: str) -> None:
         """Recovers what another node left. Each step first checks that the node is still away: it may come back at any
-        moment, and then recovers itself.
+        moment, and then it recovers itself.
         """
         await self._tell_of(store, await self._recover_work(store, node_id, _is_away), node_id)
 
     async def lead(self, store: Store) -> None:
-        """Fires occurrences that were missed while no node led, and forgets probes that no node makes."""
+        """Fires the occurrences that were missed while no node led, and forgets probes of nodes that are gone."""
         await store.write(self._outages.recover)
         await self._tell_of(store, Recovered(occurrences=await self._schedules.recover(store)), None)
 
     async def _recover_work(
         self, store: Store, node_id: str | None, is_ours: Callable[[Tx, str | None], bool] = lambda tx, node_id: True
     ) -> Recovered:
-        # First of all, and while nothing else goes on there: no retry may run beside what it replaces.
+        # Comes first, and while nothing else runs there: no retry may run beside the processes that it replaces.
         run_ids = await store.read(lambda tx: _running_run_ids(tx, node_id) if is_ours(tx, node_id) else [])
         end_survivors(run_ids)
         log_paths = self._files.found_logs(run_ids)
-        # Before any of them has ended, since who was there decides whether the scheduler's death is held against it.
+        # Stored before any of these runs ends: the number of runs in the process decides whether the crash counts
+        # against a chain.
         await store.write(lambda tx: runs.note_company(tx, node_id) if is_ours(tx, node_id) else None)
         lost = closed = decided = 0
         while True:
@@ -101,7 +102,9 @@ class Recovery:
             await store.write(lambda tx: self._tell(tx, recovered, node_id))
 
     def _lose_running(self, tx: Tx, node_id: str | None, log_paths: Mapping[str, str]) -> tuple[int, int]:
-        """Ends jobs that were left running. Returns how many had no stored outcome, and how many had one."""
+        """Ends jobs that were left running. Returns how many of their runs had no stored outcome, and how many had
+        one.
+        """
         now = self._clock.now()
         lost = closed = 0
         for job in jobs.running(tx, node_id, BATCH):
@@ -121,13 +124,13 @@ class Recovery:
         return lost, closed
 
     def _recover_callers(self, tx: Tx, node_id: str | None) -> int:
-        """Ends direct requests that were left running, and releases the devices of all that has ended."""
+        """Ends direct requests that were left running, and releases the devices of all ended runs."""
         found = self._direct.recover(tx, node_id)
         devices.release_left(tx)
         return found
 
     def _decide(self, tx: Tx) -> int:
-        """Decides about failures that have no decision (spec 6.6). Returns how many."""
+        """Makes the missing retry decisions for failures (spec 6.6). Returns how many."""
         now = self._clock.now()
         undecided = jobs.undecided(tx, BATCH)
         for job in undecided:
@@ -161,7 +164,7 @@ def _running_run_ids(tx: Tx, node_id: str | None) -> list[str]:
 async def join_left_logs(store: Store, files: RunFiles, threads: Threads) -> None:
     """Joins each log that a crash left in pieces into one file, after recovery.
 
-    A run that has not ended belongs to another node with the same directory.
+    Skips runs that have not ended: they belong to another node with the same directory.
     """
     left = await threads.run(files.logs_in_pieces)
     if left:

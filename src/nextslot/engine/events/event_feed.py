@@ -1,7 +1,7 @@
 """Feed: reads new events once for all followers, and keeps the newest of them in memory.
 
 `EventLog` makes a feed for its first follower and ends it with the last one. A follower that is up to date takes its
-pages from the feed; one that is behind the pages which are kept reads from the store until it has caught up.
+pages from the feed; one that needs older events reads from the store until it has caught up.
 """
 
 import asyncio
@@ -18,20 +18,21 @@ from nextslot.system.clock import Clock
 T = TypeVar("T")
 
 PAGE = 500
-# How many events a feed keeps for followers that are a little slow: some MiB, by estimate.
+# How many events a feed keeps in memory for followers that are a little slow: an estimated few MiB.
 KEPT = 5_000
-# Followers that are woken in one turn of the event loop: by estimate, 2 ms of work.
+# How many followers are woken in one turn of the event loop: an estimated 2 ms of work.
 TOGETHER = 25
-# Seconds between two reads, for each follower: with many of them, events are sent together and not one by one, so that
-# streams leave most of the event loop to others however many there are. A few followers get each event at once.
+# Seconds between two reads per follower. With many followers, the feed sends events in batches instead of one by one,
+# so that any number of streams leaves most of the event loop to other work. With few followers, each event is sent at
+# once.
 REST = 0.0002
 FEW = 20
-# Forms of one page that are kept; a page that is shown in more ways is made anew for the rest.
+# How many encodings of a page are kept. A page that is needed in more ways is encoded again for the rest.
 MOST_FORMS = 32
 
 
 class EventPage:
-    """Events in their order, each above `after`; what followers make of the page is made once for all of them."""
+    """Events in order, each above `after`. Followers share what is computed from a page."""
 
     __slots__ = ("_forms", "after", "events")
 
@@ -45,7 +46,7 @@ class EventPage:
         return self.events[-1].seq if self.events else self.after
 
     def form(self, key: Hashable, make: Callable[[list[Event]], T]) -> T:
-        """Returns what `make` makes of the events, and keeps it for later calls with the same key."""
+        """Returns `make` of the events, cached under the key."""
         if key in self._forms:
             found: T = self._forms[key]
             return found
@@ -64,7 +65,7 @@ async def read_page(store: Store, after: int) -> EventPage:
 
 
 class EventFeed:
-    """The newest committed events. Everything here happens on the event loop; only the store's reads leave it."""
+    """Holds the newest committed events. Everything here runs on the event loop; only the store's reads leave it."""
 
     def __init__(self, store: Store, clock: Clock, is_closing: bool) -> None:
         self._store = store
@@ -73,19 +74,20 @@ class EventFeed:
         self._news = asyncio.Event()
         self._pages: deque[EventPage] = deque()
         self._kept = 0
-        # Every event above `_start` and up to `_last` is in the pages; None until the reader knows where it begins.
+        # The pages contain every event above `_start` up to `_last`; None until the reader knows its first number.
         self._start: int | None = None
         self._last = 0
         self._waiting: list[asyncio.Future[None]] = []
         self.followers = 0
-        # Counts what the reader has done. A follower takes it before it looks for events, and gives it to `wait`.
+        # Counts the turns of the reader. A follower notes the number before it looks for events, and passes it to
+        # `wait`.
         self.turn = 0
         self.is_over = False
         self.error: Exception | None = None
         self._reader = asyncio.get_running_loop().create_task(self._run(), name="nextslot-events")
 
     def news(self) -> None:
-        """Makes the reader read: there may be new events."""
+        """Wakes the reader, because there may be new events."""
         self._news.set()
 
     def close(self) -> None:
@@ -94,12 +96,12 @@ class EventFeed:
         self._news.set()
 
     async def stop(self) -> None:
-        """Ends the reader at once: nobody follows any more."""
+        """Ends the reader at once, because no follower is left."""
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
 
     def after(self, seq: int) -> EventPage | None:
-        """Returns the next events above a number, perhaps none; None if they are not in memory."""
+        """Returns the next events above a number, possibly none. Returns None if they are not in memory."""
         if self._start is None or seq < self._start:
             return None
         if seq >= self._last:
@@ -107,7 +109,7 @@ class EventFeed:
         return next(page for page in reversed(self._pages) if page.after <= seq).beyond(seq)
 
     async def wait(self, turn: int) -> None:
-        """Returns once the reader has done something since `turn` was taken: at once, if it has already."""
+        """Waits until the reader has had another turn since `turn` was noted; returns at once if it already has."""
         if self.turn == turn and not self.is_over:
             woken = asyncio.get_running_loop().create_future()
             self._waiting.append(woken)
@@ -118,7 +120,7 @@ class EventFeed:
             self._start = self._last = await self._store.read(events.last)
             await self._wake()
             await self._read_on()
-        except Exception as error:  # Followers must learn that nobody reads for them any more, whatever the cause.
+        except Exception as error:  # Whatever ended the reader, followers must learn that it reads no more.
             if not (self._is_closing and isinstance(error, Unavailable)):
                 self.error = error
         finally:
@@ -128,7 +130,7 @@ class EventFeed:
     async def _read_on(self) -> None:
         while True:
             is_last = self._is_closing
-            # Before the read: a commit that comes during it is read in the next turn.
+            # Cleared before the read, so that a commit during it is read in the next turn.
             self._news.clear()
             if await self._read_new():
                 await self._wake()
@@ -138,7 +140,7 @@ class EventFeed:
                 await self._news.wait()
 
     async def _read_new(self) -> bool:
-        """Reads what is new, a few pages at most; whether there was something."""
+        """Reads new events, at most a few pages. Returns whether there were any."""
         before = self._last
         for _ in range(KEPT // PAGE):
             page = await read_page(self._store, self._last)
@@ -157,7 +159,7 @@ class EventFeed:
         self._start = self._pages[0].after
 
     async def _wake(self) -> None:
-        """Wakes the waiting followers, some in each turn of the event loop; then leaves the loop to others."""
+        """Wakes the waiting followers, a few in each turn, then lets other tasks of the event loop run."""
         self.turn += 1
         waiting, self._waiting = self._waiting, []
         for first in range(0, len(waiting), TOGETHER):

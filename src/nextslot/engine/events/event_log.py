@@ -1,4 +1,6 @@
-"""EventLog: notes events during a transaction, appends them together before its commit, and lets readers follow."""
+"""EventLog: collects events during a transaction, stores them together before its commit, and lets readers follow
+them.
+"""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -26,7 +28,7 @@ class EventLog:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Receives the events of other nodes inside this context."""
+        """Lets this node receive the events of other nodes inside this context."""
         self._listeners += 1
         self._follow_other_nodes()
         try:
@@ -36,7 +38,7 @@ class EventLog:
             self._follow_other_nodes()
 
     def _follow_other_nodes(self) -> None:
-        """Switches on or off that the store receives the events of other nodes."""
+        """Switches the events of other nodes on or off in the store."""
         if self._store is not None and self._listeners <= 1:
             self._store.follow(self._listeners == 1)
 
@@ -85,7 +87,7 @@ class EventLog:
         try:
             async with self._joined(store) as feed:
                 while True:
-                    # Taken before the page is read: if the feed reads something after it, `wait` returns at once.
+                    # Noted before the page is read. If the feed reads something afterwards, `wait` returns at once.
                     turn, is_over = feed.turn, feed.is_over
                     page = feed.after(follower.at)
                     if page is None:
@@ -131,11 +133,11 @@ class EventLog:
     def open(self, store: Store) -> None:
         self._store = store
         self._is_closing = False
-        # A feed of an earlier start ends with its own followers.
+        # A feed from before a restart ends with its own followers.
         self._feed = None
 
     def close(self) -> None:
-        """Lets followers read what is left, and then ends them."""
+        """Lets followers read the remaining events, then ends them."""
         self._is_closing = True
         if self._feed is not None:
             self._feed.close()
@@ -146,7 +148,7 @@ class EventLog:
         self.wake()
 
     def wake(self) -> None:
-        """Lets the feed read, because there may be new events."""
+        """Wakes the feed, because there may be new events."""
         if self._feed is not None:
             self._feed.news()
 

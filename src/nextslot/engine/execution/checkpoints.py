@@ -1,7 +1,7 @@
 """CheckpointWriter: stores what runs leave for the next attempt of their chain, one write at a time for each run.
 
-Of checkpoints that come while one is being written only the last is stored, and all of them are answered by its commit.
-So a run that makes many costs one write after the other, never a queue of them.
+If several checkpoints arrive during a write, only the last one is stored, and its commit acknowledges all of them. So a
+run that makes many costs one write after the other, never a queue of them.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from nextslot.system.clock import Clock
 
 @dataclass(slots=True)
 class _Waiting:
-    """The newest checkpoint of a run that is not being written yet, and its answer."""
+    """The newest checkpoint of a run whose write has not begun, and the future that its callers await."""
 
     text: str
     answer: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -29,7 +29,9 @@ class CheckpointWriter:
         self.writers: dict[str, asyncio.Task[None]] = {}
 
     def keep(self, store: Store, run_id: str, text: str) -> "asyncio.Future[None]":
-        """Returns what is done when this checkpoint, or a later one of the same run, is durable; else has the error."""
+        """Returns a future that is done when this checkpoint, or a later one of the same run, is durable; or that has
+        the error.
+        """
         waiting = self._waiting.get(run_id)
         if waiting is None:
             waiting = self._waiting[run_id] = _Waiting(text)
@@ -40,7 +42,9 @@ class CheckpointWriter:
         return asyncio.shield(waiting.answer)
 
     async def settled(self, run_id: str) -> None:
-        """Waits until nothing of a run is being written: the end of a run must not overtake its checkpoint."""
+        """Waits until no checkpoint of a run is being written: the end of the run must not be stored before its
+        checkpoint.
+        """
         while (writer := self.writers.get(run_id)) is not None:
             await asyncio.wait([writer])
 
@@ -54,7 +58,7 @@ class CheckpointWriter:
                     waiting.answer.set_result(None)
                 else:
                     waiting.answer.set_exception(error)
-                    waiting.answer.exception()  # Whoever does not wait for the answer need not hear of it.
+                    waiting.answer.exception()  # Otherwise asyncio logs an error that nobody awaits.
         finally:
             del self.writers[run_id]
 
@@ -63,6 +67,6 @@ class CheckpointWriter:
             is_kept = await store.write(lambda tx: checkpoints.keep(tx, run_id, text, self._clock.now()))
         except NextslotError as error:
             return error
-        except Exception as error:  # A defect of the store must not end the writer, whose callers would wait for ever.
+        except Exception as error:  # A defect of the store must not end the writer: its callers would wait for ever.
             return Unavailable(f"the checkpoint could not be stored: {type(error).__name__}: {error}")
         return None if is_kept else Conflict(f"run {run_id} has ended: its checkpoint is not stored")

@@ -24,13 +24,13 @@ _STOP_ERRORS = {
     FailureKind.INTERRUPTED: "interrupted by the scheduler's shutdown",
 }
 
-# After which silence of a run there is an alarm.
+# The seconds of silence of a run after which an alarm is reported.
 STALL_ALARM_SECONDS = 600.0
 Keep = Callable[[str], "asyncio.Future[None]"]
 SetSession = Callable[[str], Coroutine[Any, Any, None]]
-# A shorter wait may end before any time has passed by the clock, and would be repeated at once.
+# A shorter wait could end before the clock moves, and would be repeated at once.
 SHORTEST_WAIT = 0.001
-# Whoever wakes up so many seconds late was held up, and so was the run: it could not report.
+# If a wait ends this many seconds late, the process was held up. The run was held up too and could not report.
 HELD_UP = 1.0
 NOT_ISOLATED = (
     "it must run in a separate process, because the scheduler died several times in a row while it ran inside, but a "
@@ -40,12 +40,14 @@ ISOLATED = "runs in a separate process: the scheduler died several times in a ro
 
 
 class Given(NamedTuple):
-    """What is stored for a run before it begins: its inputs, the last checkpoint of its chain, the answers by name."""
+    """What is stored for a run before it begins: its inputs, the last checkpoint of its chain, the answers to signals
+    by name.
+    """
 
     inputs: Mapping[str, Run] = {}
     checkpoint: Json = None
     signals: Mapping[str, Json] = {}
-    # The session of the attempt before, and why that failed.
+    # The session of the previous attempt, and the kind of its failure.
     earlier_session: tuple[str, FailureKind] | None = None
 
 
@@ -57,7 +59,7 @@ class _Active:
     claim: Claim
     run: RunContext
     job_type: JobType
-    # The task to cancel; None for a handler in a thread, which can only check whether its run has to stop.
+    # The task to cancel; None for a handler in a thread, which must check by itself whether to stop.
     task: asyncio.Task[Any] | None
     timeout_seconds: float | None
     stopped_by: FailureKind | None = None
@@ -74,17 +76,17 @@ class Executor:
         stall_alarm_seconds: float | None = None,
     ) -> None:
         self._clock = clock
-        # After which silence of a run `StallAlarm` reports it; None or 0: never.
+        # The silence after which `StallAlarm` reports the run; None or 0: never.
         self.stall_alarm_seconds = stall_alarm_seconds
         self._job_types = job_types
         self._threads = threads
         self._files = files
         self._active: dict[str, _Active] = {}
-        # Runs that are launched and have not begun, each with the reason to stop if there is one already.
+        # Runs that are launched but have not begun, each with the reason to stop, if there is one already.
         self._expected: dict[str, FailureKind | None] = {}
 
     def expect(self, run_id: str) -> None:
-        """Lets a run be stopped from now on, before it begins."""
+        """Allows a run to be stopped from now on, even before it begins."""
         self._expected[run_id] = None
 
     def forget(self, run_id: str) -> None:
@@ -170,7 +172,7 @@ class Executor:
             active.task.cancel()
 
     def _watch(self, claim: Claim, active: _Active) -> asyncio.Task[None] | None:
-        """Starts a task that stops the run if it stalls."""
+        """Starts the task that stops the run when it stalls."""
         if claim.stall_timeout_seconds is None:
             return None
         work = self._stop_if_stalled(active, claim.stall_timeout_seconds)
@@ -196,7 +198,7 @@ class Executor:
         return ((active.claim, active.run) for active in self._active.values())
 
     def progress(self, run_id: str) -> tuple[float | None, str] | None:
-        """Returns the fraction and the text that a run has reported; None if it does not run on this node."""
+        """Returns the fraction and the text that a run has reported last; None if it does not run on this node."""
         active = self._active.get(run_id)
         return None if active is None else (active.run.fraction, active.run.text)
 
@@ -221,7 +223,7 @@ class Executor:
         return replace(Outcome.failed(active.stopped_by, error, outcome.exit_code), session_id=outcome.session_id)
 
     async def _with_files(self, run: RunContext, outcome: Outcome) -> Outcome:
-        """Adds the log and the artifacts that the run has left."""
+        """Adds the log and the artifacts of the run."""
         if not run.has_log and not run.has_artifacts:
             return outcome
         if run.is_slow_to_close:
@@ -246,7 +248,7 @@ def _on_loop(listen: Listener) -> Listener:
     def pass_on(kind: str, data: Mapping[str, Any]) -> None:
         try:
             is_here = asyncio.get_running_loop() is loop
-        except RuntimeError:  # A thread without a loop.
+        except RuntimeError:  # A thread without an event loop.
             is_here = False
         if is_here:
             listen(kind, data)
@@ -264,10 +266,9 @@ def _call(job_type: JobType, run: RunContext) -> Outcome:
 
 
 async def wait_for_stall(run: RunContext, seconds: float, clock: Clock) -> None:
-    """Returns once the run has written no output and reported no progress for so many seconds.
+    """Returns once the run has been silent (no output, no progress) for so many seconds.
 
-    After a time in which this process did not get to run (a suspended machine, a blocked event loop), the count begins
-    anew.
+    After a pause of this process (a suspended machine, a blocked event loop) the count begins again.
     """
     held_until = run.last_active
     while (left := seconds - (clock.monotonic() - max(held_until, run.last_active))) > 0:

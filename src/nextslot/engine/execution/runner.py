@@ -26,23 +26,25 @@ from .stall_alarm import StallAlarm
 
 log = logging.getLogger(__name__)
 
-# How often it looks at least for silent runs, while something runs.
+# The longest time between two checks for silent runs, while something runs.
 LOOK_SECONDS = 60.0
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
-# How often the store may refuse an outcome, within 15 seconds, before a failure is stored in its place.
+# How often, within 15 seconds, the store may refuse an outcome before a failure is stored in its place.
 MOST_REFUSALS = 6
-# How the error of such a failure begins; the doctor finds it by these words.
+# The beginning of the error text of such a failure. The doctor finds it by these words.
 OUTCOME_NOT_STORED = "its outcome could not be stored"
 
 
 class WorkFinisher(Protocol):
-    """Stores how work of one kind ended: `JobFinisher` or `DirectExecutionHandler`."""
+    """Stores the end of one kind of work: `JobFinisher` for jobs, `DirectExecutionHandler` for direct requests."""
 
     def finish(
         self, tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant, waited_us: int = 0, /
     ) -> object | None:
-        """Stores an outcome that has waited `waited_us`, and what follows; returns None if the run had ended."""
+        """Stores an outcome that has waited for `waited_us`, and all consequences. Returns None if the run had already
+        ended.
+        """
 
 
 class Runner:
@@ -59,7 +61,7 @@ class Runner:
     ) -> None:
         self._clock = clock
         self._stalls = stalls
-        # The next look at silent runs, while something runs; and whether there was one.
+        # When silent runs are checked next, while something runs; and whether there was a check yet.
         self._next_look: asyncio.TimerHandle | None = None
         self._has_looked = False
         self._store: Store | None = None
@@ -70,7 +72,7 @@ class Runner:
         self._durations = durations
         self._meters = meters or Meters()
         self._tracer = tracer or Tracer()
-        # When the run ended whose commit is being carried out: the runs that this commit launches get its slot.
+        # When the run ended whose commit is being carried out. The runs that this commit launches get its slot.
         self._freed_at: float | None = None
         self._tasks: dict[asyncio.Task[None], Claim] = {}
         self._is_idle = asyncio.Event()
@@ -87,7 +89,7 @@ class Runner:
 
     @property
     def has_stored_all(self) -> bool:
-        """Returns whether every launched run has its outcome in the store."""
+        """Returns whether the outcome of every launched run is stored."""
         return not self._tasks and not self._has_lost
 
     def launch(self, claim: Claim) -> None:
@@ -103,14 +105,18 @@ class Runner:
         task.add_done_callback(self._left)
 
     def ended(self, job_type: str, seconds: float | None, ended_at: float) -> None:
-        """Follows the commit of an outcome, before the launches of that commit. Of several the first counts."""
+        """Notes the end of a run after its commit and before the launches of that commit. If there are several, the
+        first one counts.
+        """
         if seconds is not None and self._durations.is_filled:
             self._durations.note(job_type, seconds)
         if self._freed_at is None:
             self._freed_at = ended_at
 
     def _look_after(self, seconds: float) -> None:
-        """Looks for silent runs after this time, or earlier: a reloaded configuration may have a shorter one."""
+        """Schedules a check for silent runs after this time or earlier: a reloaded configuration may have a shorter
+        one.
+        """
         wait = max(min(seconds, LOOK_SECONDS), SHORTEST_WAIT)
         due = self._clock.monotonic() + wait
         self._next_look = asyncio.get_running_loop().call_later(wait, self._look, due)
@@ -131,7 +137,9 @@ class Runner:
         await self._is_idle.wait()
 
     async def abandon(self) -> None:
-        """Cancels what did not stop. Its jobs stay RUNNING in the store, and the next start recovers them."""
+        """Cancels the tasks that did not stop. Their jobs stay RUNNING in the store, and the next start recovers
+        them.
+        """
         self._is_abandoned = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -186,7 +194,7 @@ class Runner:
         await self._store.write(lambda tx: runs.set_session(tx, run_id, session_id))
 
     async def _given(self, claim: Claim) -> Given:
-        """Reads what is stored for a run, after the commit of its start: it does not change any more."""
+        """Reads what is stored for a run. After the commit of its start this no longer changes."""
         if claim.waited is None and claim.continues is None:
             return NOTHING_GIVEN
         assert self._store is not None
@@ -228,7 +236,7 @@ class Runner:
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
-                # The effects of this commit are carried out, and those of no later commit yet.
+                # The effects of this commit are carried out, but those of later commits are not.
                 self._freed_at = None
                 if stored is None:
                     log.warning(
@@ -238,7 +246,7 @@ class Runner:
                 return
 
     def _refused(self, claim: Claim, outcome: Outcome, error: Exception, refusals: int) -> Outcome:
-        """Returns the outcome to try next, after the store has refused this one."""
+        """Returns the outcome to try next, after the store has refused one."""
         is_given_up = refusals == MOST_REFUSALS
         self._meters.outcome_refused(is_given_up)
         log.error("run %s: the store refused its outcome (%d times): %s", claim.run_id, refusals, error, exc_info=error)
@@ -247,7 +255,7 @@ class Runner:
     def _finish(
         self, tx: Tx, claim: Claim, outcome: Outcome, seconds: float, ended_at: float, since: float
     ) -> object | None:
-        """Stores an outcome that has waited since this reading of the monotonic clock."""
+        """Stores an outcome that has waited since this monotonic time."""
         now, waited_us = self._clock.now(), round((self._clock.monotonic() - since) * 1_000_000)
         finisher = self._finishers[claim.kind]
         stored = finisher.finish(tx, claim.run_id, claim.job_id, outcome, now, waited_us)
@@ -271,7 +279,7 @@ class Runner:
 
 
 def _earlier_session(tx: Tx, claim: Claim) -> tuple[str, FailureKind] | None:
-    """Returns the session of the attempt before, if the work is one and that attempt failed."""
+    """Returns the session of the previous attempt, if this work uses sessions and that attempt failed."""
     if claim.session_id is None or claim.continues is None:
         return None
     ids = [job.job_id for job in jobs.chain(tx, claim.continues)]
@@ -283,7 +291,9 @@ def _earlier_session(tx: Tx, claim: Claim) -> tuple[str, FailureKind] | None:
 
 
 def _unstorable(outcome: Outcome, refusals: int, error: Exception) -> Outcome:
-    """Returns a failure that can be stored, so that the slot is freed and the chain goes on by its retry policy."""
+    """Returns a failure that the store accepts, so that the slot is freed and the chain continues by its retry
+    policy.
+    """
     kind = outcome.failure_kind or FailureKind.ERROR
     said = (
         f"{OUTCOME_NOT_STORED}: the work ended {outcome.status}, and the database refused to store that "

@@ -1,7 +1,7 @@
-"""StallAlarm: reports runs that have written no output and reported no progress for long. It ends nothing.
+"""StallAlarm: reports runs that have written no output and reported no progress for long. It stops no run.
 
-`Runner` calls it while something runs. A silence is measured on the monotonic clock of this process,
-and stored on the run while it lasts; so there is one report of each silence, and none of a run whose process is dead.
+`Runner` calls it while something runs. A silence is measured on the monotonic clock of this process, and stored on the
+run while it lasts. So each silence is reported once, and a run whose process is dead is never reported.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from .executor import HELD_UP, Executor
 
 log = logging.getLogger(__name__)
 
-# How long it waits after the store did not answer.
+# How long it waits after a store error.
 RETRY_SECONDS = 1.0
 
 
@@ -30,19 +30,20 @@ class StallAlarm:
         self._engine = engine
         self._clock = engine.clock
         self._executor = executor
-        # When the process was last held up, by the monotonic clock: nobody could report before.
+        # When the process was last held up, by the monotonic clock. Runs could not report during that time.
         self._held_until = 0.0
-        # Since when runs are silent, by run; and the tasks that store it.
+        # The start of the silence of each silent run; and the tasks that store it.
         self._silent: dict[str, Instant | None] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def rest(self) -> None:
-        """Forgets all silences, as nothing runs any more."""
+        """Forgets all silences, because nothing runs."""
         self._silent.clear()
 
     def look(self, store: Store, due: float) -> float:
-        """Reports what has become silent, and returns after how many seconds to look again. `due` is when it was to
-        look."""
+        """Reports runs that have become silent. Returns the seconds until the next check. `due` is when this check was
+        planned.
+        """
         now, most = self._clock.monotonic(), self._executor.stall_alarm_seconds
         if now - due > HELD_UP:
             self._held_until = now
@@ -63,11 +64,11 @@ class StallAlarm:
     def _begin_silence(self, store: Store, claim: Claim, run: RunContext, silent_for: float) -> None:
         loop, last_active = asyncio.get_running_loop(), run.last_active
 
-        def end() -> None:  # On the thread of the handler.
+        def end() -> None:  # Called on the handler's thread.
             loop.call_soon_threadsafe(self._end_silence, store, claim)
 
         run.on_activity = end
-        if run.last_active == last_active:  # Else its thread has written something just now.
+        if run.last_active == last_active:  # Otherwise the handler's thread has written something just now.
             self._silent[claim.run_id] = self._clock.now().after(-silent_for)
             self._store_silence(store, claim)
 
@@ -83,14 +84,14 @@ class StallAlarm:
             task.add_done_callback(lambda _: self._tasks.pop(claim.run_id, None))
 
     async def _write(self, store: Store, claim: Claim) -> None:
-        """Stores the silence of a run, or its end, until the store has it or the run has ended."""
+        """Stores the start or the end of a silence until it is stored or the run has ended."""
         while claim.run_id in self._silent:
             since = self._silent[claim.run_id]
             try:
                 await store.write(partial(self._note, claim, since))
             except Fenced:
                 return
-            except Exception as error:  # The alarm must not be lost because the store did not answer.
+            except Exception as error:  # A store error must not lose the alarm.
                 log.warning("run %s: its silence cannot be stored yet: %s", claim.run_id, error)
                 await self._clock.sleep(RETRY_SECONDS)
             else:
@@ -98,7 +99,7 @@ class StallAlarm:
                     return
 
     def _note(self, claim: Claim, since: Instant | None, tx: Tx) -> None:
-        """Stores since when a run is silent, None if it is not any more. A run that has ended is left as it is."""
+        """Stores since when a run is silent; None if it no longer is. Leaves a run that has ended as it is."""
         is_job = claim.kind is WorkKind.JOB
         set_silent = runs.set_silent if is_job else direct.set_silent
         if not set_silent(tx, claim.run_id, since) or since is None:

@@ -1,4 +1,5 @@
-"""Timer and TimeoutManager: do what is due at a stored instant: start, expire, time out, age, fire a schedule.
+"""Timer and TimeoutManager: act when a stored due time comes: start or expire jobs, time out runs, age jobs, fire
+schedules.
 
 There is one alarm, set to the earliest instant; nothing polls. `tick` does what is due and sets the next alarm.
 """
@@ -25,14 +26,14 @@ from nextslot.system.instant import Instant
 log = logging.getLogger(__name__)
 
 BATCH = 500
-# The rows that a batch announces after the first: so many that it runs alone and off the event loop.
+# The claimed size of a batch: large enough to run alone and off the event loop.
 MANY = 1_001
 RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """The result of a batch: whether it was all, which resources to probe, and when something is due next."""
+    """The result of a batch: whether everything due is done, which resources to probe, and the next due time."""
 
     is_all: bool
     to_probe: list[Outage]
@@ -57,17 +58,17 @@ class Timer:
             self._alarm = self._next = None
 
     def note(self, tx: Tx, at: Instant | None) -> None:
-        """Wakes the leader at the instant at which something is due that this transaction stores."""
+        """Notes a due time that this transaction stores, so that the leader's alarm is set to it after the commit."""
         if at is not None:
             tx.announce("timer")
             self.note_here(tx, at)
 
     def note_here(self, tx: Tx, at: Instant) -> None:
-        """Wakes this node, whichever node leads: it alone has the work or the caller that this is about."""
+        """Notes a due time for this node, whether or not it leads: only this node has the run or the caller."""
         tx.cause(WakeBy(at))
 
     def wake_by(self, at: Instant) -> None:
-        """Sets the alarm unless it is set to an earlier instant, at which later ones are found."""
+        """Sets the alarm, unless it is set to an earlier instant: that tick finds the later due times."""
         if self._alarm is not None and (self._next is None or at < self._next):
             self._next = at
             self._alarm.set(at)
@@ -76,11 +77,11 @@ class Timer:
         self._next = None
 
     def note_earlier(self, at: Instant) -> None:
-        """Follows a commit that stored something that is due at this instant."""
+        """Sets the alarm after a commit that stored an earlier due time."""
         self._due = at if self._due is None else min(self._due, at)
 
     def note_due(self, at: Instant | None) -> None:
-        """Follows a commit that did everything that was due. `at` is the next due time."""
+        """Sets the alarm after a commit that did everything due. `at` is the next due time."""
         self._due = at
 
     def is_late(self, now: Instant) -> bool:
@@ -123,7 +124,7 @@ class TimeoutManager:
             await asyncio.wait([self._ticking])
 
     async def tick(self) -> None:
-        """Does all that is due, one batch per transaction, and sets the timer for what is due next."""
+        """Does all that is due, one batch per transaction, and sets the alarm for the next due time."""
         assert self._store is not None
         if self._schedules is not None:
             await self._schedules.measure(self._store)
@@ -138,7 +139,7 @@ class TimeoutManager:
             self._timer.wake_by(due.upcoming)
 
     async def look(self) -> None:
-        """Sets the timer again, because another node may have stored something that is due earlier."""
+        """Sets the alarm again, because another node may have stored an earlier due time."""
         if self._store is not None:
             upcoming = await self._store.read(self._upcoming)
             if upcoming is not None:
@@ -150,7 +151,7 @@ class TimeoutManager:
         return _first(jobs.next_instant(tx), self._next_step(tx), probe, occurrence)
 
     def _next_step(self, tx: Tx) -> Instant | None:
-        """Returns when a job ages next. A forecast ages its jobs before it starts some, and needs no alarm for it."""
+        """Returns when a job ages next. A forecast needs no alarm for this: it ages jobs before it starts some."""
         return None if self._schedules is None else jobs.next_step(tx)
 
     def expire_if_late(self, tx: Tx) -> None:
@@ -161,7 +162,7 @@ class TimeoutManager:
                 pass
 
     def do_due(self, tx: Tx) -> Due:
-        """Does a batch of what is due now."""
+        """Does a batch of what is due now, such as starts, expiries and timeouts."""
         due = self._do_batch(tx)
         if due.is_all:
             tx.cause(DueBy(due.upcoming))
@@ -193,14 +194,14 @@ class TimeoutManager:
             and no_more_steps
             and no_more_occurrences,
             to_probe=to_probe,
-            # Read after the batch, which may have stored something that is due soon.
+            # Read after the batch, which may have stored a new due time.
             upcoming=_first(jobs.next_instant(tx), self._next_step(tx), own.upcoming, next_probe, next_occurrence),
         )
 
     def _do_own(self, tx: Tx, now: Instant) -> Due:
         """Does what each node does for its own runs and direct callers."""
         is_all, next_direct = self._direct.do_due(tx, now, BATCH)
-        # All of them: those that ignore their stop stay overdue, and must not hide the others.
+        # Includes all of them: runs that ignore their stop stay overdue, and must not hide the others.
         for run_id in runs.overdue(tx, now, ALL):
             tx.cause(Stop(run_id, FailureKind.TIMEOUT))
         return Due(
@@ -216,7 +217,7 @@ class TimeoutManager:
     async def _tick_or_try_again(self) -> None:
         try:
             await self.tick()
-        except Exception:  # The timers must go on after a store that did not answer.
+        except Exception:  # The timers must continue after a store error.
             log.exception("timers: the store did not answer; trying again in %g s", RETRY_SECONDS)
             self._timer.wake_by(self._clock.now().after(RETRY_SECONDS))
 

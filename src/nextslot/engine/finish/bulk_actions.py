@@ -65,7 +65,9 @@ class BulkActions:
         return Step(ids(Cancellation.CANCELLED), ids(Cancellation.STOPPING), ids(Cancellation.FINISHING))
 
     def retry(self, tx: Tx, job_ids: Iterable[str], filter: JobFilter, now: Instant) -> list[Job]:
-        """Creates a retry for each chain whose last job is one of these, still matches, and is FAILED."""
+        """Creates a retry for each chain whose last job is one of these, still matches, and is FAILED. Other jobs are
+        skipped.
+        """
         runs_ = self.retryable(tx, job_ids, filter).values()
         return [self._retries.retry_by_hand(tx, run_id, None, now).job for run_id in runs_]
 
@@ -87,7 +89,9 @@ class BulkActions:
         created_by: str | None,
         now: Instant,
     ) -> Job:
-        """Creates a job like an ended one, in a new chain. Given parameters replace those of the job, key by key."""
+        """Creates a new job like an ended one, in a new chain. Given parameters replace those of the old job, key by
+        key.
+        """
         job = jobs.get(tx, job_id)
         if job is None:
             raise NotFound("job", job_id)
@@ -97,7 +101,7 @@ class BulkActions:
             raise Invalid("must be a JSON object (a dict)", "params")
         wanted = job.priority if priority is None else priority
         again = _again(job, {**job.params, **(params or {})}, wanted, created_by)
-        # Without its template, whose values the job has already: the template may have changed since.
+        # Without the template, which may have changed since: the job already has its values.
         made = self._intake.accept_each(tx, [again], now)[0]
         if isinstance(made, Invalid):
             raise made
@@ -112,7 +116,9 @@ def _still(tx: Tx, job_ids: Iterable[str], filter: JobFilter) -> Sequence[Job]:
 
 
 def _rest_of_groups(tx: Tx, live: Sequence[Job], filter: JobFilter, include_running: bool) -> Iterator[Job]:
-    """Yields the other members that match. Else the rule of the group would cancel them, for another reason."""
+    """Yields the other matching members of the jobs' groups. Otherwise the group's rule would cancel them, with another
+    reason.
+    """
     seen = {job.job_id for job in live}
     for group_id in dict.fromkeys(job.group_id for job in live if job.group_id is not None):
         for job in jobs.live_members(tx, group_id, ALL):
@@ -121,7 +127,9 @@ def _rest_of_groups(tx: Tx, live: Sequence[Job], filter: JobFilter, include_runn
 
 
 def _doomed(tx: Tx, chosen: Sequence[Job], filter: JobFilter) -> Iterator[Job]:
-    """Yields matching jobs that depend on these. Else their own rule would cancel them, for another reason."""
+    """Yields matching jobs that depend on these. Otherwise their dependency rule would cancel them, with another
+    reason.
+    """
     seen = {job.job_id for job in chosen}
     ending = [job for job in chosen if job.stage is Stage.QUEUED]
     while ending:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RemainingMembers:
-    """What happens to the members that have not started."""
+    """The decision about the members that have not started."""
 
     action: Action
     job_ids: list[str]
@@ -46,7 +46,7 @@ class GroupProgress:
         assert group is not None
         group = self._count(tx, group, end, by_request, 1, now)
         if group.cancel_request is not None:
-            return RemainingMembers(Action.GO_ON, [])  # The cancel ends the rest, and nobody gets a turn.
+            return RemainingMembers(Action.GO_ON, [])  # The cancel ends the rest, so no member gets the turn.
         action = self._decided(group, end)
         if action is not Action.GO_ON:
             return RemainingMembers(action, [job.job_id for job in jobs.unstarted_members(tx, group_id, ALL)])
@@ -58,7 +58,7 @@ class GroupProgress:
         """Asks the policy. If a user's policy raises, `on_failure` decides: without an answer, no member could end."""
         try:
             return Action(self._policy.after_member(group, end))
-        except Exception:  # It may raise anything.
+        except Exception:  # A user's policy may raise anything.
             log.exception("the failure policy of groups failed; on_failure decides about group %s", group.group_id)
             return ON_FAILURE.after_member(group, end)
 
@@ -87,7 +87,7 @@ class GroupProgress:
         return group
 
     def _pass_turn(self, tx: Tx, group_id: str, sequence: int, now: Instant) -> None:
-        """Gives the turn to the next open member. A member that ended before its turn has no turn to pass on."""
+        """Gives the turn to the next open member. A member that ended before its turn has none to pass on."""
         ended = self._member(tx, group_id, sequence)
         following = self._member(tx, group_id, sequence + 1) if ended and ended.is_turn else None
         while following is not None and following.has_ended and not following.is_turn:

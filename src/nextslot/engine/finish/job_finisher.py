@@ -58,14 +58,14 @@ EXPIRED = "expired"
 PREDECESSOR_FAILED = "predecessor failed"
 DEPENDENCY_FAILED = "dependency failed"
 
-# Webhook events beside the ends of runs; the last is for the formats of extensions.
+# The webhook events beside those of the ends of runs. The last one is for the formats of extensions only.
 FAILED_PERMANENTLY = ("job.failed_permanently",)
 CANCELLED_UNSTARTED = ("job.cancelled",)
 LAST_FAILED = ("chain.failed",)
 
 
 class _Ended(NamedTuple):
-    """A chain that has ended, and whose dependents and group are not yet informed."""
+    """A chain that has ended, before its dependents and its group are updated."""
 
     chain_id: str
     lane_id: int
@@ -75,9 +75,9 @@ class _Ended(NamedTuple):
     by_request: bool = False
     # Microseconds from its first start to its completion; None if it was skipped or did not succeed.
     completion_us: int | None = None
-    # How it counts in the statistics, if not as `end`.
+    # The name under which the statistics count the end, if it is not that of `end`.
     counts_as: ChainEnd | None = None
-    # Whether a job may wait for it.
+    # Whether another job may depend on it.
     has_dependents: bool = True
 
 
@@ -90,7 +90,7 @@ class Cancelled:
 
     @staticmethod
     def of(job: Job) -> "Cancelled":
-        """Says of a job after a cancel what that did."""
+        """Returns what the cancel did, given the job afterwards."""
         if job.stage is Stage.CANCELLED:
             return Cancelled(job, Cancellation.CANCELLED)
         is_stop = job.cancel_mode is CancelMode.INTERRUPT
@@ -172,7 +172,9 @@ class JobFinisher:
         return settlement
 
     def _as_parked(self, tx: Tx, run_id: str, facts: EndingFacts, outcome: Outcome) -> Outcome:
-        """Parks a run that has asked for it, however it ended, unless it was cancelled; stores what it waits for."""
+        """Parks a run that has asked for a signal, however it ended, unless it was cancelled. Stores what it waits
+        for.
+        """
         wait = outcome.park or facts.park
         if wait is None or facts.cancel_mode is not None or outcome.failure_kind is FailureKind.CANCELLED:
             return outcome if outcome.failure_kind is not FailureKind.PARKED or wait is not None else _unparked(outcome)
@@ -187,7 +189,7 @@ class JobFinisher:
         )
 
     def close(self, tx: Tx, job: Job, run: Run, status: RunStatus, now: Instant) -> None:
-        """Ends a job whose run has ended, in the same way (spec 15.2). `decide` then decides about a failure."""
+        """Ends a RUNNING job whose run has ended already (spec 15.2). `decide` then decides about a failure."""
         jobs.close_with_run(tx, job.job_id, status, now)
         lane = self._lanes.lane(tx, job.lane_id)
         self._workers.free(tx, job.worker_id, lane)
@@ -201,14 +203,14 @@ class JobFinisher:
             self._conclude(tx, [_ended(job, ChainEnd.SUCCEEDED)._replace(completion_us=completion_us)], now)
 
     def _completion_us(self, tx: Tx, ended: EndingFacts | Job, status: RunStatus, now: Instant) -> int | None:
-        """Returns how long a chain took that completes now, with the waits between its attempts."""
+        """Returns the duration of a chain that completes now, including the waits between its attempts."""
         if status is not RunStatus.COMPLETED:
             return None
         began = ended.started_at if ended.retry_of is None else jobs.first_start(tx, ended.chain_id)
         return 0 if began is None else max(now - began, 0)
 
     def decide(self, tx: Tx, job: Job, now: Instant) -> None:
-        """Makes the decision that is missing after a failure (spec 6.6). Safe to repeat."""
+        """Makes the missing retry decision after a failure (spec 6.6). Safe to repeat."""
         run = runs.of_job(tx, job.job_id)
         assert run is not None
         outcome = replace(Outcome.failed(run.failure_kind or FailureKind.ERROR, run.error or ""), park=run.park)
@@ -271,7 +273,9 @@ class JobFinisher:
     def cancel_group(
         self, tx: Tx, group_id: str, reason: str | None, interrupt: bool | None, now: Instant
     ) -> list[Cancelled] | None:
-        """Cancels every member that has not ended. Returns None if they are many: `cancel_some` cancels those soon."""
+        """Cancels every member that has not ended. Returns None if there are too many for one transaction;
+        `cancel_some` then cancels them.
+        """
         if groups.get(tx, group_id) is None:
             raise NotFound("group", group_id)
         live = jobs.live_members(tx, group_id, SLICE + 1)
@@ -282,9 +286,9 @@ class JobFinisher:
         return None
 
     def cancel_some(self, tx: Tx, now: Instant) -> bool:
-        """Goes on with the cancel of a large group. Returns False if there is more to do.
+        """Continues the cancel of a large group. Returns False if there is more to do.
 
-        Running members come last: else others would start in their place.
+        Cancels running members last, because otherwise other members would start in their place.
         """
         group = groups.to_cancel(tx)
         if group is None:
@@ -302,7 +306,7 @@ class JobFinisher:
     def cancel_many(
         self, tx: Tx, live: Iterable[Job], reason: str | None, interrupt: bool | None, now: Instant
     ) -> list[Cancelled]:
-        """Cancels jobs that have not ended. All get this reason, because consequences are drawn after the last one."""
+        """Cancels jobs that have not ended, all with this reason: consequences follow only after the last one."""
         done: list[tuple[str, Cancellation]] = []
         ended: list[_Ended] = []
         modes: dict[str, CancelMode] = {}
@@ -331,7 +335,9 @@ class JobFinisher:
         self._conclude(tx, [self._cancel_queued(tx, job, reason, now, requested_at=now)], now)
 
     def fail_queued(self, tx: Tx, job: Job, error: str, now: Instant) -> None:
-        """Ends a queued job FAILED for good, with a run that starts and ends here, on no worker and under no limit."""
+        """Ends a queued job as FAILED without a retry, with a run that starts and ends here, on no worker and under no
+        limit.
+        """
         run_id, outcome = self._chance.new_id(), Outcome.failed(FailureKind.DEPENDENCY, error)
         runs.begin(tx, run_id, job.job_id, now)
         jobs.start(tx, job.job_id, None, now)
@@ -345,7 +351,7 @@ class JobFinisher:
         self._conclude(tx, [_ended(job, ChainEnd.FAILED)], now)
 
     def expire(self, tx: Tx, now: Instant, limit: int) -> int:
-        """Cancels queued jobs that should have started by now. Returns how many."""
+        """Cancels queued jobs whose start deadline has passed. Returns how many."""
         expired = jobs.expired(tx, now, limit)
         for job in expired:
             # Read each again: the end of one may have cancelled another of this list.
@@ -378,7 +384,7 @@ class JobFinisher:
         return _ended(job, ChainEnd.CANCELLED, by_request=requested_at is not None)
 
     def _skip_queued(self, tx: Tx, job: Job, reason: str, now: Instant) -> _Ended:
-        """Ends SKIPPED with a run that starts and ends here, on no worker and under no limit."""
+        """Ends a queued job as SKIPPED, with a run that starts and ends here, on no worker and under no limit."""
         run_id = self._chance.new_id()
         runs.begin(tx, run_id, job.job_id, now)
         jobs.start(tx, job.job_id, None, now)
@@ -399,7 +405,9 @@ class JobFinisher:
         self._rollups.note(tx, key, free_at, started_at, now)
 
     def _leaves_queue(self, tx: Tx, job: Job) -> None:
-        """Counts a job that ends without having run. What was kept free for it is free for all offices."""
+        """Counts a job that ends without having run. The units that were kept free for it are available to all offices
+        again.
+        """
         counters = self._lanes.counters(tx)
         if job.is_ready:
             counters.remove_ready(job.lane_id)
@@ -412,7 +420,9 @@ class JobFinisher:
     # What follows from the end of a chain.
 
     def _conclude(self, tx: Tx, ended: Iterable[_Ended], now: Instant) -> None:
-        """Ends dependents and group members as well, and what depends on those. Uses a queue, so any depth is safe."""
+        """Ends dependents and group members as well, and the jobs that depend on those. Uses a queue, so any depth is
+        safe.
+        """
         open_ = deque(ended)
         while open_:
             chain = open_.popleft()
@@ -426,7 +436,7 @@ class JobFinisher:
             tx.cause(ChainEnded(chain.chain_id))
 
     def _end_all(self, tx: Tx, job_ids: Iterable[str], action: Action, reason: str, now: Instant) -> list[_Ended]:
-        """Cancels or skips those that are still queued."""
+        """Cancels or skips those jobs that are still queued."""
         ended = []
         for job_id in job_ids:
             job = jobs.get(tx, job_id)
@@ -437,7 +447,7 @@ class JobFinisher:
 
 
 def _unparked(outcome: Outcome) -> Outcome:
-    """Makes a failure of an outcome that names the kind `parked` and no signal: nothing could end such a wait."""
+    """Turns an outcome of kind `parked` without a signal into a failure, because nothing could ever end that wait."""
     error = f"it names the kind 'parked', but no signal: {outcome.error or 'no reason given'}; use run.park"
     return replace(outcome, failure_kind=FailureKind.INVALID, error=error)
 
@@ -447,12 +457,14 @@ def _ended(job: Job, end: ChainEnd, by_request: bool = False) -> _Ended:
 
 
 def _before(now: Instant, waited_us: int, started_at: Instant | None) -> Instant:
-    """Returns when the work ended: never before it began, unless the clock was set back since then."""
+    """Returns when the work ended, by the time that the outcome has waited. If the clock was set back meanwhile, this
+    may be before the start.
+    """
     return max(Instant(now - waited_us), min(now, started_at or now))
 
 
 def _lone_crashes(tx: Tx, chain_id: str, job_id: str, outcome: Outcome) -> int:
-    """Counts for the end of a run how often its chain was alone in a scheduler that died; this time included."""
+    """Counts how often in a row a scheduler died while only this chain ran in it, this time included."""
     if outcome.failure_kind is not FailureKind.CRASH:
         return 0
     *before, (_, beside) = jobs.attempts(tx, chain_id, job_id)
@@ -460,7 +472,7 @@ def _lone_crashes(tx: Tx, chain_id: str, job_id: str, outcome: Outcome) -> int:
 
 
 def _count(tally: LaneTally, chain: _Ended) -> None:
-    """Adds the end of a chain to the sums for statistics."""
+    """Adds the end of a chain to the totals for statistics."""
     end = chain.counts_as or chain.end
     if end is ChainEnd.CANCELLED:
         tally.cancelled += 1
@@ -474,7 +486,7 @@ def _count(tally: LaneTally, chain: _Ended) -> None:
 
 
 def _details(outcome: Outcome) -> Mapping[str, object] | None:
-    """Returns what an event has of an outcome: at most a few hundred characters."""
+    """Returns the part of an outcome that an event stores: at most a few hundred characters."""
     if outcome.status is RunStatus.SKIPPED:
         return {"reason": outcome.reason}
     if outcome.status is RunStatus.FAILED:

@@ -23,7 +23,7 @@ from .group_progress import GroupProgress
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """The job that runs next in the chain, and whether it is new or an existing retry that now starts earlier."""
+    """The next job of the chain, and whether it is new or an existing retry that now starts earlier."""
 
     job: Job
     is_new: bool
@@ -39,7 +39,9 @@ class RetryController:
         self._events = engine.events
 
     def retry(self, tx: Tx, failed: Job, retry: Retry, now: Instant, wait: Mapping[str, Json] | None = None) -> Job:
-        """Creates the automatic retry, or returns the one that exists already (spec 6.6). `wait` is its signal."""
+        """Creates the automatic retry, or returns the one that exists already (spec 6.6). `wait` is the signal that it
+        waits for.
+        """
         existing = jobs.successor(tx, failed.job_id)
         if existing is not None:
             found = jobs.get(tx, existing)
@@ -107,8 +109,8 @@ class RetryController:
         now: Instant,
         wait: Mapping[str, Json] | None = None,
     ) -> Job:
-        """Enqueues a copy of what was requested, with new ids and times, at the back of the queue. With `wait` it waits
-        for a signal, unless that has come already and was kept.
+        """Enqueues a copy of the request, with new ids and times, at the back of the queue. With `wait`, the copy waits
+        for a signal, unless the answer was already kept.
         """
         kept = None if wait is None else signals.last(tx, job.chain_id, wait["name"])
         is_awaiting = wait is not None and (kept is None or kept.job_id is not None)
@@ -121,7 +123,8 @@ class RetryController:
             created_at=now,
             queued_at=now,
             scheduled_for=scheduled_for,
-            # The chain has started in time; and a unique key belongs to the request that gave it.
+            # The chain has started in time, so the deadline no longer applies; and a unique key belongs to the request
+            # that named it.
             expires_at=None,
             unique_key=None,
             webhook_status="none",
@@ -150,5 +153,5 @@ class RetryController:
 
 
 def was_requested(job: Job) -> bool:
-    """Returns whether a caller has cancelled the job, and not a rule of the scheduler."""
+    """Returns whether a caller cancelled the job, rather than a rule of the scheduler."""
     return job.stage is Stage.CANCELLED and job.cancel_requested_at is not None

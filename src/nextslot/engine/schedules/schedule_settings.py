@@ -34,7 +34,7 @@ from .schedule_trigger import ScheduleTrigger
 REQUIRED = ("template_id", "name", "cron_expression")
 _SET_BY_ENGINE = {"schedule_id", "created_at", "deleted_at", "accounted_until", "last_triggered_at", "next_trigger_at"}
 FIELDS = {one.name for one in declared(Schedule)} - _SET_BY_ENGINE
-# The fields that shape a schedule's jobs: when one of them changes, such a job is checked.
+# The fields that shape a schedule's jobs. When one of them changes, a job of the schedule is checked.
 _JOB_FIELDS = {"template_id", "param_overrides", "priority", "office_id"}
 
 
@@ -62,8 +62,8 @@ class ScheduleSettings:
         return schedule
 
     def put(self, tx: Tx, office_id: str, name: str, fields: Mapping[str, Any], now: Instant) -> tuple[Schedule, bool]:
-        """Creates the schedule of this name, or makes it what the fields say: those that are not given get their
-        defaults, except `enabled`, which stays. Returns whether it is new.
+        """Creates the schedule with this name, or sets it to these fields; fields that are not given get their
+        defaults, except `enabled`, which stays. Returns whether the schedule is new.
         """
         known = schedules.by_name(tx, office_id, name)
         given = {**fields, "name": name, "office_id": office_id}
@@ -84,7 +84,7 @@ class ScheduleSettings:
         return schedule
 
     def delete(self, tx: Tx, schedule_id: str, now: Instant) -> Schedule:
-        """Deletes a schedule: it creates no more jobs and is in no list, but its occurrences can still be read."""
+        """Deletes a schedule. It creates no more jobs and is in no list, but its occurrences can still be read."""
         before = self.live(tx, schedule_id)
         settled = self._trigger.settle(tx, before, now)
         schedule = replace(settled, enabled=False, next_trigger_at=None, deleted_at=now)
@@ -145,7 +145,7 @@ class ScheduleSettings:
         return template
 
     def _check_job(self, tx: Tx, schedule: Schedule, template: Template, now: Instant) -> None:
-        """Raises Invalid if a job of this schedule could not be created, as far as is known now."""
+        """Raises Invalid if it is already known that a job of this schedule could not be created."""
         office = offices.get(tx, schedule.office_id)
         if office is None or office.status != "active":
             what = "does not exist; create it" if office is None else "is archived; make it active"
@@ -166,10 +166,10 @@ def check_given(fields: Mapping[str, Any], required: Iterable[str]) -> None:
 
 
 def _with_defaults(fields: Mapping[str, Any]) -> dict[str, Json]:
-    """Returns the given fields; null means back to the default."""
+    """Returns the given fields. Null stands for the default."""
     optional = {"param_overrides", "priority"}
     defaults = {name: Schedule.__dataclass_fields__[name].default for name in FIELDS - set(REQUIRED)}
-    # A class with slots has the defaults of its fields only in `__dataclass_fields__`.
+    # A class with slots has its field defaults only in `__dataclass_fields__`.
     return {
         name: defaults[name] if value is None and name in defaults and name not in optional else value
         for name, value in fields.items()

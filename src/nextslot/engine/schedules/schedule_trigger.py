@@ -46,7 +46,7 @@ MOST_JOBS = 1000
 
 
 class _Wanted(NamedTuple):
-    """What an occurrence is to make."""
+    """What one occurrence should create."""
 
     schedule: Schedule
     instant: Instant
@@ -54,7 +54,7 @@ class _Wanted(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """The job that an occurrence made, or its group and the first job of that."""
+    """What one occurrence has created: a job, or a group with its first job."""
 
     job: Job
     group: Group | None = None
@@ -64,13 +64,13 @@ class _Made(NamedTuple):
 class _Batch:
     """The changes of one transaction for the schedules that are due."""
 
-    # The handled schedules, each with its next time; and their stored progress.
+    # The handled schedules with their next times; and their stored progress.
     planned: list[tuple[Schedule, Instant | None]] = field(default_factory=list)
     advanced: list[Progress] = field(default_factory=list)
     wanted: list[_Wanted] = field(default_factory=list)
-    # How many jobs that is: a group counts by its jobs.
+    # How many jobs the batch has created: a group counts by its jobs.
     jobs: int = 0
-    # What the offices may still be given.
+    # How many more jobs each office may get.
     room: dict[str, OfficeRoom] = field(default_factory=dict)
     skipped: list[tuple[Schedule, Skipped]] = field(default_factory=list)
     unreadable: list[Schedule] = field(default_factory=list)
@@ -90,7 +90,7 @@ class ScheduleTrigger:
         self._stored = stored
 
     async def measure(self, store: Store) -> None:
-        """Measures the files of offices that have a quota of them, before occurrences are due."""
+        """Measures the stored files of offices with a quota, before occurrences are due."""
         if self._stored is not None and self._quotas.are_bytes_granted:
             await self._stored.refresh(store)
             self._quotas.stored_bytes = self._stored.of_offices
@@ -98,15 +98,15 @@ class ScheduleTrigger:
     # What is due.
 
     def do_due(self, tx: Tx, now: Instant, limit: int = BATCH) -> tuple[bool, Instant | None]:
-        """Fires due occurrences. Returns whether these were all, and when the next is due."""
+        """Fires due occurrences. Returns whether these were all of them, and when the next one is due."""
         due = schedules.due(tx, now, limit)
         done = self._fire(tx, due, now) if due else _Batch()
         handled = len(done.advanced) + len(done.unreadable)
         return handled == len(due) < limit, schedules.next_instant(tx)
 
     def settle(self, tx: Tx, schedule: Schedule, now: Instant) -> Schedule:
-        """Stores the outcome of all occurrences up to now by the current settings, so a change applies to the next
-        (DEC-010).
+        """Stores the outcome of all occurrences up to now by the current settings, so that a change applies from the
+        next one on (DEC-010).
         """
         if schedule.enabled:
             done = self._fire(tx, [schedule], now)
@@ -122,7 +122,7 @@ class ScheduleTrigger:
     def trigger(
         self, tx: Tx, schedule_id: str, params: Mapping[str, Json] | None, priority: int | None, now: Instant
     ) -> Job | Group:
-        """Creates a job, or the group, of this schedule by hand, now. It is no occurrence, and ignores `enabled` and
+        """Creates a job or group of this schedule by hand, now. It is not an occurrence, and ignores `enabled` and
         `overlap`.
         """
         schedule = schedules.get(tx, schedule_id)
@@ -147,7 +147,7 @@ class ScheduleTrigger:
     # Recovery.
 
     async def recover(self, store: Store) -> int:
-        """Fires what was missed while no scheduler ran, by each schedule's policy. Returns the number. Safe to repeat.
+        """Fires missed occurrences by each schedule's policy. Returns how many. Safe to repeat.
 
         First computes every next time again: a time zone may have new rules, and the clock may have been set.
         """
@@ -164,18 +164,20 @@ class ScheduleTrigger:
         return self._fire(tx, schedules.due(tx, now, BATCH), now).count
 
     def plan_again(self, tx: Tx) -> None:
-        """Computes the next time of every schedule, after the clock was set back, so that none fires a second time."""
+        """Computes the next time of every schedule after the clock was set back, so that no occurrence fires twice."""
         after: str | None = ""
         while after is not None:
             after = self._replan(tx, after)
 
     def _replan(self, tx: Tx, after: str) -> str | None:
-        """Computes the next times of a page of schedules by current rules and clock. Returns the page's last id."""
+        """Computes the next times of a page of schedules by the current rules and clock. Returns the last id of the
+        page.
+        """
         now = self._clock.now()
         page = schedules.enabled(tx, after, BATCH)
         changed = []
         for schedule in page:
-            # Stored occurrences are done, whatever the clock says; those that are not stored can still come.
+            # Stored occurrences are done, whatever the clock shows. Others can still come.
             accounted = schedule.accounted_until
             if accounted > now:
                 accounted = max(now, occurrences.last(tx, schedule.schedule_id) or now)
@@ -217,7 +219,7 @@ class ScheduleTrigger:
         account = catch_up.account(schedule, cron, now)
         batch.skipped += [(schedule, skipped) for skipped in account.skipped]
         batch.count += sum(skipped.span.count for skipped in account.skipped) + len(account.to_fire)
-        # What admins grant the office may have changed since the schedule was made.
+        # An admin may have changed the office's quotas since the schedule was created.
         denied = self._quotas.type_problem(schedule.office_id, types_of(template))
         for instant in account.to_fire:
             if denied is not None:
@@ -236,7 +238,9 @@ class ScheduleTrigger:
         batch.planned.append((schedule, account.upcoming))
 
     def _over_quota(self, tx: Tx, batch: _Batch, office_id: str, new: NewJob | NewGroup, now: Instant) -> str | None:
-        """Returns why an office may not have these jobs now. They are then skipped, and the other schedules fire."""
+        """Returns why the quotas of an office do not allow these jobs now. They are then skipped; other schedules still
+        fire.
+        """
         room = batch.room.get(office_id)
         if room is None:
             room = batch.room[office_id] = OfficeRoom(self._quotas, tx, office_id)
@@ -262,7 +266,7 @@ class ScheduleTrigger:
         self._advance(tx, batch, {occurrence.schedule_id for occurrence in fired}, now)
 
     def _make(self, tx: Tx, wanted: Sequence[NewJob | NewGroup], now: Instant) -> list[_Made | Invalid]:
-        """Creates jobs and groups. Returns for each what was made, or why nothing was."""
+        """Creates jobs and groups. Returns for each occurrence what was created, or why nothing was."""
         single = [new for new in wanted if isinstance(new, NewJob)]
         made = iter(self._intake.accept_each(tx, single, now) if single else ())
         return [self._made_group(tx, new, now) if isinstance(new, NewGroup) else _made(next(made)) for new in wanted]
@@ -310,7 +314,7 @@ class ScheduleTrigger:
 
 
 def open_span(schedule: Schedule, now: Instant) -> Occurrence | None:
-    """Returns the span that a disabled schedule will store when it is enabled, up to now."""
+    """Returns the span, up to now, that a disabled schedule will store when it is enabled again."""
     if schedule.enabled or schedule.deleted_at is not None or (cron := _readable(schedule)) is None:
         return None
     left_out = catch_up.disabled(schedule, cron, now)
@@ -351,7 +355,7 @@ def _fired(schedule: Schedule, instant: Instant, made: _Made) -> Occurrence:
 
 
 def _or_refused(skipped: tuple[Schedule, Skipped], refused: Mapping[str, str]) -> tuple[Schedule, Skipped]:
-    """Marks an occurrence as refused too, if it was skipped for the sake of a job that was then refused."""
+    """Also marks a skipped occurrence as refused, if it was skipped in favour of a job that was then refused."""
     schedule, one = skipped
     detail = refused.get(schedule.schedule_id)
     if detail is None or one.reason not in (SkipReason.REFUSED, SkipReason.OVERLAP):

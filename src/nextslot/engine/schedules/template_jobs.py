@@ -16,11 +16,11 @@ from nextslot.errors import MOST_PROBLEMS, Invalid, Problem, UnknownJobType
 from nextslot.store.tables import column_codec
 from nextslot.system.instant import Instant
 
-# So the 100 occurrences that `catch_up: all` may make at once are at most as many jobs as a batch.
+# With `catch_up: all`, up to 100 occurrences fire at once: together at most as many jobs as a batch may have.
 MOST_JOBS = 1000
-# What the body of a request may be; Python is bound to the same.
+# The largest body of a request. Python callers have the same limit.
 MOST_BYTES = 2**20
-# What a template cannot say: which job it is, where it belongs, and times that come only once.
+# Fields that a template cannot set: those that identify or place one job, and times that occur once.
 _NOT_OF_TEMPLATES = {
     "template_id", "schedule_id", "office_id", "scheduled_for", "expires_at", "unique_key", "created_by",
 }  # fmt: skip
@@ -29,15 +29,15 @@ _WORDS: Mapping[str, type[GroupMode] | type[OnFailure]] = {"mode": GroupMode, "o
 
 
 def complete(values: dict[str, Any], before: Template) -> None:
-    """Turns the jobs of a template into their stored form, and chooses `mode` and `on_failure` where none is given.
+    """Converts the jobs of a template to their stored form, and chooses `mode` and `on_failure` where none is given.
 
-    Raises Invalid if they are no jobs, or more than a template may have.
+    Raises Invalid if a job is malformed, or if there are more than a template may have.
     """
     if "jobs" in values and values["jobs"] is not None:
         values["jobs"] = _stored(values["jobs"])
     jobs = values.get("jobs", before.jobs)
     if jobs is None:
-        # A template that no longer makes a group has nothing of one.
+        # A template that no longer makes a group loses its group settings.
         values |= {name: None for name in _WORDS if before.jobs is not None and name not in values}
         return
     is_graph = any(fields.get("depends_on") for fields in jobs)
@@ -46,7 +46,7 @@ def complete(values: dict[str, Any], before: Template) -> None:
 
 
 def check(template: Template, intake: Intake, webhooks: WebhookService, now: Instant) -> None:
-    """Raises Invalid with everything that is wrong with a template that makes a group, each job by its place."""
+    """Raises Invalid with every problem of a template that makes a group; each job is named by its place."""
     problems = list(_own_problems(template, webhooks, now))
     wanted = [] if problems else members(template)
     for index, new in enumerate(wanted):
@@ -78,7 +78,9 @@ def _stored(jobs: object) -> tuple[Mapping[str, Json], ...]:
 
 
 def _given(one: object, index: int) -> Mapping[str, Json]:
-    """Returns the fields of a job that were given; a `NewJob` gives those that are not at their default."""
+    """Returns the fields of a job that the caller gave. For a `NewJob`, these are the ones that differ from their
+    default.
+    """
     if isinstance(one, NewJob):
         empty = NewJob()
         fields = {name: value for name, value in one.__dict__.items() if value != getattr(empty, name)}
@@ -105,7 +107,7 @@ def _word(name: str, value: object) -> GroupMode | OnFailure:
 def _own_problems(template: Template, webhooks: WebhookService, now: Instant) -> Iterator[Problem]:
     """Finds what is wrong with the defaults of the jobs, and with the webhook of the group."""
     given = NewJob(**{name: getattr(template, name) for name in SHARED})
-    # Any type: each job has its own.
+    # Accepts any type, because each job has its own.
     defaults = given._replace(job_type="group", webhook=None)
     yield from request_checks.problems(defaults, now)
     if template.webhook is not None:

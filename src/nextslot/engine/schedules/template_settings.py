@@ -39,8 +39,8 @@ class TemplateSettings:
         return template
 
     def put(self, tx: Tx, office_id: str, name: str, fields: Mapping[str, Any], now: Instant) -> tuple[Template, bool]:
-        """Creates the template of this name, or makes it what the fields say: those that are not given get their
-        defaults. Returns whether it is new.
+        """Creates the template with this name, or sets it to these fields; fields that are not given get their
+        defaults. Returns whether the template is new.
         """
         known = templates.by_name(tx, office_id, name)
         given = {**fields, "name": name, "office_id": office_id}
@@ -98,7 +98,7 @@ class TemplateSettings:
         return template
 
     def _check(self, values: dict[str, Any], before: Template, now: Instant) -> None:
-        """Checks a template like an incomplete job: schedule and request may add the missing parameters."""
+        """Checks a template like an incomplete job: the schedule and the request may add the missing parameters."""
         all_values = {name: getattr(before, name) for name in FIELDS} | values
         name, description = all_values.pop("name"), all_values.pop("description")
         problems = list(request_checks.text_problems("name", name))
@@ -126,7 +126,7 @@ def _required(fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _kind_problems(job_type: str | None, of_group: Mapping[str, Json]) -> Iterator[Problem]:
-    """Checks that a template makes one job, or a group."""
+    """Checks that a template defines either one job or a group."""
     if of_group["jobs"] is None:
         if job_type is None:
             yield Problem("job_type", "is missing; give it, or `jobs` for a template that makes a group")
@@ -138,7 +138,7 @@ def _kind_problems(job_type: str | None, of_group: Mapping[str, Json]) -> Iterat
 
 
 def _with_defaults(fields: Mapping[str, Any]) -> dict[str, Json]:
-    """Returns the given fields; null means back to the default."""
+    """Returns the given fields. Null stands for the default."""
     values = dict(fields)
     for name, default in (("params", dict[str, Json]()), ("priority", 0), ("office_id", DEFAULT_OFFICE)):
         if name in values and values[name] is None:

@@ -18,8 +18,8 @@ class AuditLog:
         tx.local(_Changes).settings = {"before": before, "after": after}
 
     def note(self, tx: Tx, actor: Actor | None, now: Instant) -> None:
-        """Stores the audit entry of a caller, unless `actor` is None, and drops the noted changes either way, so that
-        the next work in the transaction does not get them. Runs after the work, so that a refused work has no entry.
+        """Stores the audit entry of a caller, unless `actor` is None. Drops the collected changes in both cases, so
+        that the next work in the transaction does not get them. Runs after the work, so a refused work gets no entry.
         """
         changes = tx.local(_Changes)
         details, changes.settings = changes.settings, None

@@ -18,9 +18,9 @@ LONGEST_OVERLAP_SECONDS = 30 * 86_400.0
 class KeyRing:
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
-        # Whether a key exists, so that every request needs one; None if that is not known.
+        # Whether any key exists, so that every request needs one; None if unknown.
         self.is_guarded: bool | None = None
-        # Called when a key, or one of its texts, has ended: streams that are open by it end with it.
+        # Called when a key or one of its texts has become invalid, so that streams that use it end.
         self.watchers: set[Callable[[], None]] = set()
 
     def create(self, tx: Tx, wanted: NewKey, created_by: str | None, now: Instant) -> tuple[Key, str]:
@@ -49,11 +49,11 @@ class KeyRing:
         return key, text
 
     def note_made(self) -> None:
-        """Follows the commit of a key."""
+        """Remembers after the commit that a key exists."""
         self.is_guarded = True
 
     def forget(self) -> None:
-        """Makes the next request read again whether a key exists: another node may have created the first one."""
+        """Makes the next request read again whether any key exists: another node may have created the first one."""
         if not self.is_guarded:
             self.is_guarded = None
 
@@ -71,7 +71,7 @@ class KeyRing:
         return key
 
     def rotate(self, tx: Tx, key_id: str, overlap_seconds: float, now: Instant) -> tuple[Key, str]:
-        """Gives a key another text, and returns both. The text before opens for `overlap_seconds` more."""
+        """Gives a key a new text and returns both. The old text stays valid for `overlap_seconds`."""
         if not request_checks.is_number(overlap_seconds, above=-1e-9) or overlap_seconds > LONGEST_OVERLAP_SECONDS:
             raise Invalid("is not a number of seconds from 0 to 30 days; give for example 3600", "overlap_seconds")
         if keys.get(tx, key_id) is None:
@@ -84,7 +84,7 @@ class KeyRing:
         return changed, text
 
     def note_ended(self) -> None:
-        """Lets every open stream check its key again, after the commit that ended a key or one of its texts."""
+        """Lets every open stream check its key again, after the commit that invalidated a key or one of its texts."""
         for check_again in list(self.watchers):
             check_again()
 

@@ -20,14 +20,14 @@ from nextslot.store.tables import quotas as stored
 
 NAMES = tuple(one.name for one in declared(Quotas))
 DEFAULTS = Quotas()
-# Quotas that may be larger than a limit of what runs at once.
+# Quotas that may exceed a concurrency limit.
 ANY_NUMBER = ("queued_jobs", "body_bytes", "stored_bytes")
-# So many jobs of an office may be made before its queue is counted again, unless an admin has set its quota.
+# How many jobs of an office may be created before its queue is counted again, unless an admin has set its quota.
 COUNTED_EVERY = 1000
 
 
 class OfficeRoom:
-    """What an office may still be given in one transaction: for its schedules, which fire together."""
+    """What an office may still create in one transaction. The schedules that fire together share it."""
 
     def __init__(self, quotas: "OfficeQuotas", tx: Tx, office_id: str) -> None:
         self._office_id = office_id
@@ -38,12 +38,13 @@ class OfficeRoom:
         if quotas.is_granted(office_id):
             self._lanes = self._most.lanes - stored.lanes(tx, office_id)
         self._given = 0
-        # The combinations of what was given, which are asked for once they may be too many.
+        # The combinations of type and resources that the new jobs need. They are counted only when there may be too
+        # many.
         self._unasked: list[Callable[[], Iterable[Combination]]] = []
         self._new: set[Combination] = set()
 
     def take(self, number: int, combinations: Callable[[], Iterable[Combination]]) -> str | None:
-        """Takes room for so many jobs. Returns why there is not enough, and takes nothing then; else None."""
+        """Takes room for so many jobs. Returns why there is not enough, and then takes none; else None."""
         if self._bytes is not None:
             return self._bytes
         if self._given + number > self._jobs:
@@ -66,9 +67,9 @@ class OfficeQuotas:
     def __init__(self) -> None:
         self._granted: Mapping[str, Quotas] = {}
         self._uncounted: Counter[str] = Counter()
-        # What the offices had when it was last measured; see `StoredBytes`.
+        # The stored bytes of each office at the last measurement; see `StoredBytes`.
         self.stored_bytes: Mapping[str, int] = {}
-        # How often each quota has refused something, for the metrics.
+        # How often each quota has refused a request, for the metrics.
         self.refused: Counter[str] = Counter()
 
     def load(self, tx: Tx) -> None:
@@ -76,12 +77,12 @@ class OfficeQuotas:
         self.use(_read(tx))
 
     def use(self, granted: Mapping[str, Quotas]) -> None:
-        """Takes over committed quotas."""
+        """Uses quotas whose change was committed."""
         self._granted = granted
 
     @property
     def are_granted(self) -> bool:
-        """Returns whether an admin has granted any office a quota: until then none is counted."""
+        """Returns whether an admin has granted any office a quota. Until then, usage is not counted."""
         return bool(self._granted)
 
     @property
@@ -92,7 +93,7 @@ class OfficeQuotas:
         return self._granted.get(office_id or "", DEFAULTS)
 
     def change(self, tx: Tx, office_id: str, given: Mapping[str, Json]) -> tuple[Quotas, Quotas]:
-        """Grants an office other quotas; null is back to the default. Returns (before, after)."""
+        """Grants an office other quotas; null restores the default. Returns (before, after)."""
         office = offices.get(tx, office_id)
         if office is None:
             raise NotFound("office", office_id)
@@ -113,33 +114,33 @@ class OfficeQuotas:
         return before, after
 
     def check_concurrency(self, office_id: str, max_concurrent_jobs: int) -> None:
-        """Raises Forbidden if an office gives itself more than it was granted; 0 is no limit."""
+        """Raises Forbidden if an office sets its own limit above its quota; 0 means no limit."""
         most = self.of(office_id).max_concurrent_jobs
         if most and not 0 < max_concurrent_jobs <= most:
             raise Forbidden(f"the office {office_id!r} may run at most {most} jobs at once: an admin grants more")
 
     def type_problem(self, office_id: str, job_types: Iterable[str]) -> str | None:
-        """Returns why an office may not make jobs of these types; None if it may."""
+        """Returns why an office may not create jobs of these types; None if it may."""
         allowed = self.of(office_id).job_types
         denied = next((one for one in job_types if allowed and one not in allowed), None)
         problem = f"the office {office_id!r} may not make jobs of the type {denied!r}, only {', '.join(allowed)}"
         return None if denied is None else problem
 
     def check_batch(self, office_id: str | None, number: int) -> None:
-        """Raises if a request of an office's key is about more jobs than one transaction of it may have."""
+        """Raises if a request with an office's key concerns more jobs than one of its transactions may change."""
         most = self.of(office_id).batch_jobs
         if office_id is not None and 0 < most < number:
             self.refused["batch_jobs"] += 1
             raise TooManyJobs(office_id, number, most)
 
     def check_resources(self, named: Sequence[tuple[str, Problem]]) -> None:
-        """Raises Invalid if requests for an office name resources that nobody has declared, and it may not."""
+        """Raises Invalid if requests name undeclared resources and the office may not use those."""
         problems = [problem for office_id, problem in named if not self.of(office_id).own_resources]
         if problems:
             raise Invalid(problems)
 
     def check_created(self, tx: Tx, created: Sequence[Created]) -> None:
-        """Raises if a work has created more than its office may have."""
+        """Raises if a work has created more than the quotas of its office allow."""
         for office_id in {one.office_id for one in created}:
             if (problem := self.bytes_problem(office_id)) is not None:
                 raise OverQuota("stored_bytes", problem)
@@ -151,14 +152,14 @@ class OfficeQuotas:
         return office_id in self._granted
 
     def bytes_problem(self, office_id: str) -> str | None:
-        """Returns why an office may not make anything: its files have too many bytes; None if they do not."""
+        """Returns why an office may create nothing: its files take too many bytes; None if they do not."""
         most, has = self.of(office_id).stored_bytes, self.stored_bytes.get(office_id, 0)
         problem = f"the office {office_id!r} may have {most:,} bytes of logs and artifacts, and has {has:,}"
         return problem if most and has >= most else None
 
     def check_classes(self, tx: Tx) -> None:
-        """Raises if a work gives an office too many combinations of type and resources: dispatch compares them, so
-        their number has a price for everybody. Checked also while no quota is granted.
+        """Raises if a work gives an office too many combinations of type and resources. Dispatch compares them, so many
+        of them slow down every office. Checked even while no quota is granted.
         """
         for office_id in tx.local(NewLanes).new_classes:
             most = self.of(office_id).lanes

@@ -38,11 +38,11 @@ class OfficeSettings:
         self._timer = timer
         self._quotas = quotas
         self._webhooks = webhooks
-        # The settings that the configuration file has for offices: they can be changed only there.
+        # The office settings that the configuration file contains: they can be changed only there.
         self._fixed: Mapping[str, Mapping[str, Json]] = {}
 
     def use(self, policy: ConcurrencyPolicy, fixed: Mapping[str, Mapping[str, Json]]) -> None:
-        """Takes over the configuration, which `configure` has stored."""
+        """Uses the configuration that `configure` has stored."""
         self._lanes.policy = policy
         self._fixed = fixed
 
@@ -86,7 +86,7 @@ class OfficeSettings:
         Returns the offices that are new or changed. A lower limit stops no running job.
         """
         named = {office_id: self._configured(tx, office_id, settings, now) for office_id, settings in fixed.items()}
-        everywhere = default_office(now)  # A limit that is not local is the same for every office.
+        everywhere = default_office(now)  # A limit that is not local is shared by all offices.
         for key, _, _ in lanes.all_limits(tx):
             office = named.get(office_of(key), (everywhere, False))[0]
             if not is_local(key) or office_of(key) in named:
@@ -105,14 +105,14 @@ class OfficeSettings:
         return after, after != before
 
     def _begin_aging(self, tx: Tx, before: Office | None, after: Office) -> None:
-        """Lets the timer apply a new period to the jobs that are queued, some in each transaction."""
+        """Lets the timer apply a new aging period to the queued jobs, some in each transaction."""
         period = after.priority_aging_seconds
         if period is not None and (before is None or period != before.priority_aging_seconds):
             offices.begin_aging(tx, after.office_id)
             self._timer.note(tx, Instant(0))
 
     def _check_webhook(self, office: Office) -> None:
-        """Raises Invalid if a caller sends the messages of an office where webhooks may not go."""
+        """Raises Invalid if a caller sets an office's webhook to an address that is not allowed."""
         if office.webhook is not None:
             self._webhooks.refuse_wrong("webhook", office.webhook, webhook_delivery.EVENTS)
 
@@ -145,7 +145,7 @@ def _refuse_fixed(before: Office, after: Office, fixed: Mapping[str, Json]) -> N
     """Raises Conflict if a change differs from what the configuration file sets."""
     for name, value in fixed.items():
         old, new = getattr(before, name), getattr(after, name)
-        if name == "retry_policy":  # The file may set only parts of it.
+        if name == "retry_policy":  # The file may set only some of the fields.
             old, new = ({part: getattr(policy, part) for part in value} for policy in (old, new))
         if old != new:
             raise Conflict(

@@ -1,6 +1,6 @@
-"""StoredBytes: how many bytes the logs and artifacts of each office take on the disk of this node (spec 18.11).
+"""StoredBytes: how many bytes the logs and artifacts of each office occupy on the disk of this node (spec 18.11).
 
-Measured when an office with a quota of them makes something, at most once a minute; nothing polls.
+It measures when an office with such a quota creates something, at most once a minute. Nothing polls.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from nextslot.store.tables import quotas
 from nextslot.system.clock import Clock
 from nextslot.system.instant import Instant
 
-# How long a measurement is used, and of a slow one, how many times as long as it took.
+# How long a measurement is used: at least a minute, and for a slow one this many times its own duration.
 HOLDS_SECONDS = 60.0
 TIMES_ITS_DURATION = 20
-# How many runs are looked up at once.
+# How many runs are looked up in one read.
 ROWS = 500
 
 
@@ -31,7 +31,7 @@ class StoredBytes:
         self._measuring: asyncio.Task[None] | None = None
 
     async def refresh(self, store: Store) -> None:
-        """Measures again if the last measurement is old. Only the first one is waited for."""
+        """Measures again if the last measurement is old. Callers wait only for the first measurement."""
         if self._holds_until is not None and self._clock.now() < self._holds_until:
             return
         if self._measuring is None or self._measuring.done():

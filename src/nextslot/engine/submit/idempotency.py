@@ -1,4 +1,4 @@
-"""Idempotency keys: answers a repeated request with what the first one has created."""
+"""Idempotency keys: answers a repeated request with what the first request created."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ FORGOTTEN_AT_ONCE = 100
 
 
 class Once(NamedTuple, Generic[T]):
-    """What identifies a creating request, and the ids of what it has created."""
+    """What identifies a creating request, and the ids of what it created."""
 
     route: str
     # Two offices may use the same key.
@@ -28,7 +28,7 @@ class Once(NamedTuple, Generic[T]):
 
 
 class Replayed(NextslotError):
-    """The request was carried out before. Nothing was done now; `ids` are what it created then."""
+    """Raised for a request that was carried out before. Nothing happened now; `ids` are what it created then."""
 
     def __init__(self, ids: Sequence[str]) -> None:
         super().__init__("the request was carried out before")
@@ -36,7 +36,9 @@ class Replayed(NextslotError):
 
 
 def at_most_once(work: Work[T], once: Once[T], key: str, clock: Clock) -> Work[T]:
-    """Returns a work that raises `Replayed`, and does nothing, if a request with this key was carried out before."""
+    """Wraps a work: if a request with this key was carried out before, the new work raises `Replayed` and does
+    nothing.
+    """
 
     def checked(tx: Tx) -> T:
         problems = list(request_checks.text_problems("idempotency_key", key))
@@ -63,6 +65,6 @@ def at_most_once(work: Work[T], once: Once[T], key: str, clock: Clock) -> Work[T
 def _digest(tx: Tx, work: Work[Any], content: object) -> str:
     try:
         return idempotency.digest(content)
-    except (TypeError, ValueError, RecursionError):  # Not JSON: the work itself raises a better error.
+    except (TypeError, ValueError, RecursionError):  # The content is not JSON: the work itself raises a better error.
         work(tx)
         raise

@@ -49,12 +49,12 @@ class Accepted(NamedTuple):
     is_new: bool
 
 
-# A new combination may need a new lane, which costs a millisecond of a transaction that others wait for.
+# A new combination may need a new lane, which takes a millisecond of the transaction. Others wait for that.
 MOST_KINDS = 1_000
 
 
 class _Kind(NamedTuple):
-    """What jobs of the same office, type, role and resources have in common."""
+    """What jobs with the same office, type, role and resources have in common."""
 
     office: Office
     resources: Mapping[str, int]
@@ -67,7 +67,7 @@ class _SharedValues:
 
     def __init__(self) -> None:
         self.kinds: dict[tuple[object, ...], _Kind] = {}
-        # The form and the needs of the last request, and its job: the next request is often like it.
+        # The last request's fields and resources, and its job: the next request is often similar.
         self.form: Form = ()
         self.needs: Mapping[str, int] = {}
         self.prototype: Job | None = None
@@ -93,7 +93,9 @@ class Intake:
         self.max_params_bytes = max_params_bytes
 
     def accept(self, tx: Tx, wanted: Sequence[NewJob], now: Instant, is_past: bool = False) -> list[Accepted]:
-        """`is_past`: the jobs have ended elsewhere, so what they asked for need not be possible now."""
+        """Accepts requests and returns their jobs. `is_past`: the jobs ended in another system, so their limits and
+        resources need not be possible here.
+        """
         if not 0 < len(wanted) <= MAX_BATCH:
             raise Invalid(f"there are {len(wanted):,} jobs; give 1 to {MAX_BATCH:,} in one request", field="jobs")
         return self._create(tx, wanted, now, None, is_past)
@@ -101,7 +103,7 @@ class Intake:
     def accept_group(
         self, tx: Tx, asked: NewGroup, now: Instant, is_past: bool = False
     ) -> tuple[Group, list[Accepted]]:
-        """Creates a group of jobs of one office, in the given order, or those of a template."""
+        """Creates a group of one office: from the given jobs, in their order, or from a template."""
         new = self._with_template(tx, asked)
         wanted, name = new.jobs, new.name
         if not 0 < len(wanted) <= MAX_BATCH:
@@ -132,11 +134,11 @@ class Intake:
         accepted = self._create(tx, wanted, now, group, is_past)
         if new.webhook is not None:
             groups.set_webhook(tx, group.group_id, new.webhook)
-        # Read again: a member whose prerequisite has already failed may have ended the group.
+        # Read again, because a member whose prerequisite has already failed may have ended the group.
         return groups.get(tx, group.group_id) or group, accepted
 
     def known_group(self, tx: Tx, group_id: str) -> tuple[Group, list[Accepted]]:
-        """Returns the group that an earlier request created, and its first jobs without their retries."""
+        """Returns the group that an earlier request created, with its first jobs but not their retries."""
         group = groups.get(tx, group_id)
         assert group is not None
         roots = [job for job in jobs.members(tx, group_id) if job.retry_of is None]
@@ -207,7 +209,7 @@ class Intake:
         ]
 
     def note_resources(self, tx: Tx, asked: Sequence[NewJob]) -> None:
-        """Notes which requests name a resource that nobody has declared: a key of one office may not (spec 4.18)."""
+        """Notes which requests name undeclared resources: the key of an office may not do so (spec 4.18)."""
         naming = [(index, new) for index, new in enumerate(asked) if new.resources]
         known = self._known_resources() if naming else set()
         listed = ", ".join(sorted(known))
@@ -257,7 +259,7 @@ class Intake:
         return answers
 
     def combinations(self, tx: Tx, wanted: Sequence[NewJob], now: Instant) -> Iterator[Combination]:
-        """Yields the lane that each job would have; none for a job that would be refused."""
+        """Yields the lane that each job would have, and nothing for a job that would be refused."""
         for new in wanted:
             try:
                 self.check([new], now)
@@ -269,7 +271,7 @@ class Intake:
             yield self._lanes.combination(tx, office, new.role, job_type.name, resources)
 
     def _answers(self, tx: Tx, wanted: Sequence[NewJob]) -> tuple[list[str], dict[str, Job]]:
-        """Returns the job id that answers each request, new or by its unique_key; and the jobs that exist."""
+        """Returns the job id that answers each request, new or found by `unique_key`; and the existing jobs."""
         by_unique_key: dict[tuple[str, str], str] = {}
         existing: dict[str, Job] = {}
         answers = []
@@ -285,13 +287,13 @@ class Intake:
         return answers, existing
 
     def check(self, wanted: Sequence[NewJob], now: Instant, forms: Sequence[Form] | None = None) -> None:
-        """Raises Invalid with all problems, before anything is read by the values of the requests."""
+        """Raises Invalid with all problems. Reads nothing by values of the requests before they are checked."""
         forms = forms or [request_checks.form(new) for new in wanted]
         problems: list[Problem] = []
         valid_form: Form | None = None
         for index, (new, form) in enumerate(zip(wanted, forms, strict=True)):
             try:
-                # If the last request was valid and this one is like it, only the parameters are checked.
+                # If the last request was valid and this one has the same fields, only the parameters are checked.
                 found = self._problems_of_params(new) if form == valid_form else self._problems(new, now)
             except UnknownJobType as error:
                 if len(wanted) == 1:
@@ -307,7 +309,7 @@ class Intake:
             raise Invalid(problems)
 
     def problems_so_far(self, new: NewJob, now: Instant) -> list[Problem]:
-        """Returns all problems of a request whose parameters may be incomplete, such as a template."""
+        """Returns all problems of a request whose parameters may be incomplete, such as a template's."""
         return self._problems(new, now, is_complete=False)
 
     def check_graph(self, wanted: Sequence[NewJob], mode: GroupMode) -> None:
@@ -522,7 +524,7 @@ class Intake:
     def _resources(
         self, office: Office, role: str | None, job_type: str, own: Mapping[str, int], added: Mapping[str, int]
     ) -> dict[str, int]:
-        """Returns the resources of the type and of the request. Refuses more units of one than exist."""
+        """Returns the resources of the type and of the request. Raises if a job needs more units of one than exist."""
         units = {**own, **{name: max(count, own.get(name, 0)) for name, count in added.items()}}
         for key, needed in self._lanes.policy.keys(office.office_id, role, job_type, units).items():
             capacity = self._lanes.policy.capacity(key, office) if needed > 1 else 0
@@ -562,7 +564,7 @@ class Intake:
 
 
 def _names(keys: Mapping[str, str]) -> dict[str, str]:
-    """Returns the keys of a request by the jobs that they name."""
+    """Returns the keys of a request's jobs by job id."""
     return {job_id: key for key, job_id in keys.items()}
 
 

@@ -1,4 +1,4 @@
-"""PastWork: stores work of the past, which ran in another system, as if it had run here at its own times.
+"""PastWork: stores work that ran in another system as if it had run here, with its original times.
 
 An extension that adopts another system calls it in a database that no scheduler has open. The job comes from `Intake`
 and ends by `JobFinisher`, both with a past `now`; only its start is different, because nothing is dispatched: it takes
@@ -11,7 +11,7 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import groups, jobs, runs
 from nextslot.system.instant import Instant
 
-# The worker of what ran in another system.
+# The worker name of runs that happened in another system.
 ELSEWHERE = "elsewhere"
 
 
@@ -22,7 +22,7 @@ class PastWork:
         self._events = engine.events
 
     def begin(self, tx: Tx, job: Job, at: Instant, session_id: str | None = None) -> str:
-        """Starts a job that is free to go at a past time. Returns its run, which the same transaction must end."""
+        """Starts a ready job at a past time. Returns its run, which the same transaction must end."""
         run_id = self._chance.new_id()
         lane, counters = self._lanes.lane(tx, job.lane_id), self._lanes.counters(tx)
         counters.take(lane)

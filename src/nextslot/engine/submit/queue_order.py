@@ -17,11 +17,11 @@ from nextslot.store.tables import jobs, lanes, offices
 from nextslot.store.tables.jobs import Place
 from nextslot.system.instant import Instant
 
-# The distance of two positions: 20 moves to the same place fit in before other jobs must be moved.
+# The distance between two positions: 20 moves to the same place fit in before other jobs must move.
 GAP = 1 << 20
-# Larger than the length of any queue.
+# Larger than any queue is long.
 MAX_PLACE = 1 << 31
-# In place of a priority: the positions of all priorities together.
+# Used in place of a priority for the positions of all priorities together.
 EVERY = URGENT + 1
 
 
@@ -34,11 +34,11 @@ class Created(NamedTuple):
 
 
 class NewWork:
-    """What the works of a transaction have created, so that keys and quotas are checked before the commit."""
+    """What the works of a transaction have created, so that keys and quotas can be checked before the commit."""
 
     def __init__(self, tx: Tx) -> None:
         self.created: list[Created] = []
-        # By office, the problems of the last work's requests with resources that nobody has declared.
+        # For each office, the problems of requests of the last work that name undeclared resources.
         self.own_resources: list[tuple[str, Problem]] = []
 
 
@@ -50,13 +50,13 @@ class QueueManager:
         self._events = engine.events
         self._tracer = engine.tracer
 
-    # Entering.
+    # Adding to the queue.
 
     def back(self, tx: Tx, office_id: str, priority: int) -> int:
-        """Returns a position behind all queued jobs of a priority, and behind those that this transaction was given.
+        """Returns a position behind all queued jobs of a priority, and behind those that this transaction has added.
 
-        In an office that ages its jobs it is behind the jobs of every priority: a job that reaches the level of others
-        then goes before those that came after it.
+        In an office that ages its jobs, the position is behind the jobs of every priority. So a job that reaches the
+        level of later jobs goes before them.
         """
         backs = tx.local(_Backs)
         queue = (office_id, EVERY if (office_id, EVERY) in backs.positions else priority)
@@ -69,7 +69,7 @@ class QueueManager:
         return last + GAP
 
     def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> None:
-        """Stores new jobs, each at the position that `back` has returned."""
+        """Stores new jobs at the positions that `back` has returned."""
         jobs.insert(tx, new)
         self._store_largest_positions(tx)
         made = Counter([(job.office_id, job.job_type) for job in new])
@@ -112,8 +112,7 @@ class QueueManager:
     ) -> Job:
         """Moves a job to the front or back, before or after another, or to the n-th place of its office's queue.
 
-        It gets the priority that the order goes by of the job beside which it is put, so others keep their order, and
-        its age counts anew.
+        The job gets the effective priority of its new neighbour, so the others keep their order. Its age starts again.
         """
         given = [choice for choice in (to, before, after, place) if choice is not None]
         if len(given) != 1:
@@ -134,9 +133,9 @@ class QueueManager:
         return self._put(tx, job, priority, position, now)
 
     def reorder(self, tx: Tx, job_ids: Sequence[str], now: Instant, office_id: str | None = None) -> list[Job]:
-        """Gives the jobs, in the given order, the places that they have now; all or none.
+        """Puts the jobs in the given order into the places that they occupy now, all or none.
 
-        A caller of one office, `office_id`, finds only the jobs of this office.
+        A caller of one office, `office_id`, can name only jobs of this office.
         """
         found = {
             job_id: job for job_id, job in jobs.get_many(tx, job_ids).items() if office_id in (None, job.office_id)
@@ -149,7 +148,7 @@ class QueueManager:
         ]
 
     def change_priority(self, tx: Tx, job_id: str, priority: int, now: Instant) -> Job:
-        """Moves a job to the back of another priority, and lets its age count anew. URGENT comes before all others."""
+        """Moves a job to the back of another priority, and restarts its age. URGENT comes before all others."""
         refuse_priority(priority)
         job = self.queued(tx, job_id)
         if priority == job.priority and job.aged_steps == 0:
@@ -186,10 +185,10 @@ class QueueManager:
         return job._replace(title=title)
 
     def _count_change(self, tx: Tx, before: Job, after: Job, now: Instant) -> None:
-        """Counts a queued job that is ready now, is no longer ready, or is ready in another lane."""
+        """Updates the counters of a queued job that became ready, is no longer ready, or is ready in another lane."""
         counters = self._lanes.counters(tx)
         if before.passed_over_since is not None:
-            counters.is_freed = True  # What was kept free for it may be more than it needs now.
+            counters.is_freed = True  # The units that were kept free for it may be more than it needs now.
         if before.is_ready:
             counters.remove_ready(before.lane_id)
         if after.is_asking:
@@ -219,7 +218,7 @@ class QueueManager:
         else:
             changed = lanes.pause(tx, scope, name, now)
         if changed:
-            # Nothing is kept free for a job that is paused.
+            # No units are kept free for a paused job.
             self._lanes.counters(tx).is_freed = True
             self._events.note(tx, "queue_paused", now, name if scope == "office" else None, details={scope: name})
 
@@ -251,8 +250,9 @@ class QueueManager:
         return (last.priority, self.back(tx, job.office_id, last.priority)) if last else (job.priority, job.position)
 
     def _distinct_places(self, tx: Tx, found: dict[str, Job], now: Instant) -> tuple[dict[str, Job], list[Place]]:
-        """Returns jobs with their places in order, after giving other positions to jobs that share one since they
-        aged."""
+        """Returns jobs with their places in order, after giving separate positions to jobs that came to share one by
+        aging.
+        """
         while True:
             places = sorted(jobs.place_of(job) for job in found.values())
             shared = next((two for one, two in pairwise(places) if one[:2] == two[:2]), None)
@@ -262,7 +262,7 @@ class QueueManager:
             found = jobs.get_many(tx, found)
 
     def _beside(self, tx: Tx, job: Job, other: Place, now: Instant, *, is_before: bool) -> tuple[int, int]:
-        """Returns the priority that the order goes by of another job, and a position just before or after it."""
+        """Returns the effective priority of another job, and a position just before or after it."""
         if is_before:
             below = jobs.position_before(tx, job.office_id, other, but=job.job_id)
             return other.priority, self._free_position(tx, job.office_id, below, other, now, but=job.job_id)
@@ -273,8 +273,8 @@ class QueueManager:
     def _free_position(
         self, tx: Tx, office_id: str, below: int | None, above: Place, now: Instant, *, but: str = "", after: str = ""
     ) -> int:
-        """Returns a free position after `below` and before the jobs from `above` on, and moves these if there is none.
-        Leaves out the jobs `but` and `after`.
+        """Returns a free position after `below` and before the jobs from `above` on. Moves those jobs if no position is
+        free, except `but` and `after`.
 
         The more jobs must move, the further apart they are placed (Dietz and Sleator's n²), so that each of thousands
         of moves to the same place moves only a few other jobs.
@@ -294,7 +294,9 @@ class QueueManager:
             limit *= 8
 
     def _note_last(self, tx: Tx, office_id: str, priority: int, end: int) -> None:
-        """Notes that the last position of a level changes: what this transaction remembers of it would be wrong."""
+        """Notes that the last position of a level changes, because the position that this transaction remembers is
+        outdated.
+        """
         backs = tx.local(_Backs)
         backs.positions.pop((office_id, priority), None)
         largest = backs.positions.get((office_id, EVERY)) or jobs.last_position(tx, office_id, priority)[1]
@@ -313,7 +315,7 @@ class QueueManager:
     ) -> int:
         """Spreads the jobs evenly in their order. Returns the first of the new positions, which stays free."""
         step = (above - below) // (len(between) + 2) or 1
-        # A job that waits may get a next step too: it is dropped when it is due.
+        # A waiting job may have a next step too; it is dropped when it is due.
         ages_at = self._engine.next_step(tx, office_id, now) if between else None
         for number, (job_id, _, lane_id, is_ready) in enumerate(between, start=2):
             jobs.set_position(tx, job_id, below + number * step, ages_at)
@@ -332,14 +334,16 @@ class QueueManager:
             tx, "job_moved", now, job.office_id, job.job_id, details={"priority": priority, "position": position}
         )
         moved = job._replace(priority=priority, position=position, aged_steps=0, ages_at=ages_at)
-        # Dispatch the office again: another job may be the first now.
+        # Dispatches the office again, because another job may be first now.
         self._lanes.counters(tx).office(job.office_id)
         if moved.is_ready:
             self._lanes.counters(tx).lower(moved.lane_id, jobs.place_of(moved).bound)
         return moved
 
     def _store_largest_positions(self, tx: Tx) -> None:
-        """Stores the largest positions of offices that age their jobs, once for each that has grown."""
+        """Stores the largest position of each office that ages its jobs, once for each office whose position has
+        grown.
+        """
         backs = tx.local(_Backs)
         for (office_id, priority), position in backs.positions.items():
             if priority == EVERY and backs.stored.get(office_id) != position:
@@ -365,11 +369,11 @@ class QueueManager:
 
 
 class _Backs:
-    """The last positions of the queues to which this transaction has added jobs, by office and priority."""
+    """The last positions in the queues to which this transaction has added jobs, by office and priority."""
 
     def __init__(self, tx: Tx) -> None:
         self.positions: dict[tuple[str, int], int] = {}
-        # The largest position of each office that was stored.
+        # The stored largest position of each office.
         self.stored: dict[str, int] = {}
 
 

@@ -1,6 +1,6 @@
-"""Writes webhook messages for people: the forms that Slack, Discord and ntfy take. Called by `webhook_outbox`.
+"""Writes webhook messages for people, in the formats of Slack, Discord and ntfy. Called by `webhook_outbox`.
 
-Pure: an event and its content become a body. Texts of jobs cannot mention or notify anybody in a chat.
+Pure: an event and its content become a body. A job's text cannot mention or notify a person in a chat.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _VERBS = {"failed_permanently": "failed for good", "stalled": "has been silent f
 
 
 class ChatMessage(NamedTuple):
-    """Where a message goes, and its whole body."""
+    """The URL of a message, and its whole body."""
 
     url: str
     body: Mapping[str, Json]
@@ -29,7 +29,7 @@ def chat_message(format_: str, url: str, event: str, content: Mapping[str, Json]
 
 
 def _sentence(event: str, content: Mapping[str, Json]) -> tuple[str, str]:
-    """Returns a headline, and details, which may be empty."""
+    """Returns a headline and details; the details may be empty."""
     what = event.rpartition(".")[2]
     verb = _VERBS.get(what, what)
     if "job" in content:
@@ -54,7 +54,9 @@ def _sentence(event: str, content: Mapping[str, Json]) -> tuple[str, str]:
 
 
 def _question(job: Mapping[str, Json], link: Json) -> str:
-    """Returns what a job asks, and where to answer: a link that shows the question first, or the command."""
+    """Returns a job's question and where to answer it: a link to a page that shows the question first, or the
+    command.
+    """
     wait = job.get("awaiting") or {}
     how = link or f"nextslot approve {job['job_id']}"
     return f"{wait.get('question') or wait.get('name')}\n{how}"
@@ -75,7 +77,7 @@ def _discord(url: str, event: str, headline: str, details: str) -> ChatMessage:
 
 
 def _ntfy(url: str, event: str, headline: str, details: str) -> ChatMessage:
-    """Publishes as JSON, which goes to the server's root and names the topic; the topic is the end of the URL."""
+    """Writes a message for ntfy: JSON for the server's root that names the topic. The topic is the end of the URL."""
     parts = urlsplit(url)
     root, _, topic = parts.path.rstrip("/").rpartition("/")
     priority = 4 if event.rpartition(".")[2].startswith("failed") else 3

@@ -146,7 +146,7 @@ class DeliveryWorker:
     # Start and stop.
 
     async def start(self, store: Store) -> None:
-        """Starts. Deliveries that were PENDING before keep their due times."""
+        """Starts sending. Deliveries that were PENDING before keep their due times."""
         self._store = store
         self._is_closing = self._is_full = False
         self._endpoints, self._in_flight = {}, 0
@@ -154,7 +154,7 @@ class DeliveryWorker:
         await self.refresh()
 
     async def refresh(self) -> None:
-        """Reads from the store which endpoints have something to receive, whichever node stored it."""
+        """Reads from the store which endpoints have due deliveries, whichever node stored them."""
         if self._store is None:
             return
         for origin, at in (await self._store.read(deliveries.origins)).items():
@@ -201,24 +201,24 @@ class DeliveryWorker:
         if running:
             await asyncio.wait(running)
 
-    # What is due.
+    # Sending what is due.
 
     def wake(self, origins: Iterable[str], now: Instant) -> None:
-        """Is called after a commit that stored deliveries to these endpoints."""
+        """Wakes the worker after a commit that stored deliveries to these endpoints."""
         if self._store is None:
-            return  # Another node leads, and has been notified.
+            return  # Another node leads, and the commit has notified it.
         for origin in origins:
             endpoint = self._endpoint(origin)
             endpoint.due_by(now)
             self._pump(endpoint)
 
     def send_due(self) -> None:
-        """Begins the attempts that are due and have room, and sets the timer for the others."""
+        """Begins the attempts that are due and have a free place, and sets the timer for the others."""
         for endpoint in list(self._endpoints.values()):
             self._pump(endpoint)
 
     def shift(self, microseconds: int) -> None:
-        """Moves the due times in memory, after the stored ones were moved by as much."""
+        """Moves the due times in memory, after the stored ones were moved by the same amount."""
         for endpoint in self._endpoints.values():
             if endpoint.next_due is not None:
                 endpoint.next_due = Instant(endpoint.next_due + microseconds)
@@ -355,7 +355,7 @@ class DeliveryWorker:
             endpoint.due_by(self._clock.now())
 
     def _begin_more(self, endpoint: _Endpoint) -> None:
-        """Begins further attempts at this endpoint, and at others that waited because too many were in progress."""
+        """Begins further attempts at this endpoint, and at others that waited for a place."""
         self._pump(endpoint)
         if self._is_full and self._in_flight < self._service.settings.concurrency:
             self._is_full = False

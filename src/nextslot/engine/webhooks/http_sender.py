@@ -130,7 +130,7 @@ class _PartialResponse:
                 return
 
     def answer(self, error: str) -> EndpointResponse:
-        """Returns the response. With a status code, the endpoint has responded, even if its body then failed."""
+        """Returns the response. If it has a status code, the endpoint has responded, even if the body then failed."""
         if self.status_code is None:
             return EndpointResponse(error=error)
         text = self.text[:FIRST_BYTES].decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
@@ -150,7 +150,7 @@ class _PartialResponse:
 
 
 class _Refused(Exception):
-    """The address must not be connected to."""
+    """Raised for an address to which no connection is allowed."""
 
 
 class _CheckedBackend(httpcore2.AsyncNetworkBackend):

@@ -61,7 +61,7 @@ class WebhookSettings:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Those who receive events, as of the last commit: subscriptions, webhooks of offices, and their secrets."""
+    """The receivers of events as of the last commit: subscriptions, webhooks of offices, and their secrets."""
 
     subscriptions: Sequence[Webhook] = ()
     offices: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Listeners:
 
 
 class FormattedMessage(NamedTuple):
-    """A message in the words of another format: its event, its whole body, and the headers that go with it."""
+    """A message in another format: its event, its whole body, and its headers."""
 
     event: str
     body: Mapping[str, Json]
@@ -86,7 +86,7 @@ class MessageFormat(Protocol):
     An extension adds one with `add_format`. Both methods return None if the webhook has not subscribed to this end.
     """
 
-    # The words that `events` of such a webhook may have.
+    # The names that `events` of such a webhook may contain.
     words: Sequence[str]
 
     def of_job(self, tx: Tx, job: Job, status: RunStatus, now: Instant) -> FormattedMessage | None:
@@ -96,12 +96,12 @@ class MessageFormat(Protocol):
         """Returns the message about the end of a group; `webhook` is the group's own."""
 
 
-# Returns what a message about a job tells an office's own webhook, in the words of the office API.
+# Returns the content of a message about a job for an office's own webhook, in the words of the office API.
 OfficeWords = Callable[[Tx, Job], Mapping[str, Json]]
 
 
 class _Message(NamedTuple):
-    """A delivery without the number of its event: `events` is how many events its transaction had noted by then."""
+    """A delivery whose event has no number yet: `events` is how many events its transaction had noted by then."""
 
     delivery: Delivery
     content: Mapping[str, Json]
@@ -152,7 +152,7 @@ class WebhookService:
         tx.cause(WebhooksConfigured(settings, self._signing(tx, settings)))
 
     def use(self, settings: WebhookSettings, server_secret: str) -> None:
-        """Takes over committed settings."""
+        """Uses settings whose change was committed."""
         self.settings, self._server_secret = settings, server_secret
 
     @property
@@ -162,16 +162,16 @@ class WebhookService:
         return self.settings.allow_private and not is_over
 
     def note_key(self) -> None:
-        """Follows the commit of a key."""
+        """Remembers after a commit that a key exists."""
         self._listeners = replace(self._listeners, has_keys=True)
 
     def use_listeners(self, listeners: Listeners) -> None:
-        """Takes over committed subscriptions."""
+        """Uses subscriptions whose change was committed."""
         self._listeners = listeners
 
     def _signing(self, tx: Tx, settings: WebhookSettings) -> str:
-        """Returns the secret that signs the messages of jobs and offices: the configured one, else a generated and
-        stored one.
+        """Returns the secret that signs the messages of jobs and offices: the configured one, or one that is generated
+        and stored.
         """
         stored = settings.secret or webhooks.server_secret(tx)
         if stored is None:
@@ -185,7 +185,7 @@ class WebhookService:
         self, tx: Tx, job_id: str, office_id: str, has_own: bool, events: Sequence[str], now: Instant
     ) -> None:
         """Adds the messages about a job that has ended or stalled. `has_own`: whether the job has its own webhook. Does
-        nothing without receivers.
+        nothing if nobody receives them.
         """
         listeners = self._listeners
         if not has_own and not self._has_listeners(office_id):
@@ -217,7 +217,9 @@ class WebhookService:
         return words(tx, job) if in_office_words and words is not None else _job_content(tx, job, self._link(job))
 
     def _link(self, job: Job) -> str | None:
-        """Returns the signed link that answers the signal of a job; None without a signal, or a public address."""
+        """Returns the signed link for the answer to the job's signal; None if it has no signal or the server no public
+        address.
+        """
         if job.awaiting is None or job.asked_at is None or self.settings.public_url is None:
             return None
         expires_at = job.answer_by or job.asked_at.after(LINK_SECONDS)
@@ -232,13 +234,15 @@ class WebhookService:
         format_ = self._format_of(own)
         message = None if format_ is None or own is None else format_.of_group(tx, group, own, now)
         if message is not None and own is not None:
-            # The group stores which message its own webhook got.
+            # The group's row stores which message went to its own webhook.
             groups.told(tx, group.group_id, self._add_formatted(tx, message, own, now, group.office_id))
         office_id, content = group.office_id, {"group": group.to_dict()}
         self._notify(tx, "group.finished", office_id, content, now, own if format_ is None else None)
 
     def _format_of(self, webhook: Mapping[str, Json] | None) -> MessageFormat | None:
-        """Returns None also for a format whose extension is off: such a webhook then gets the usual messages."""
+        """Returns the format of a webhook. Returns None if its extension is disabled: the webhook then gets the usual
+        messages.
+        """
         return None if webhook is None else self._formats.get(webhook.get("format", ""))
 
     def schedule_skipped(
@@ -249,7 +253,7 @@ class WebhookService:
         self._notify(tx, "schedule.skipped", office_id, content, now)
 
     def direct_ended(self, tx: Tx, ended: Direct, now: Instant) -> None:
-        """Adds a message to the request's own webhook only; none if the caller left before its work began."""
+        """Adds a message to the request's own webhook; none if the caller left before the work began."""
         if ended.status is DirectStatus.CANCELLED:
             return
         own = direct.webhook(tx, ended.run_id)
@@ -258,7 +262,7 @@ class WebhookService:
             self._add(tx, event, target, {"direct": ended.to_dict()}, now, ended.office_id)
 
     def direct_stalled(self, tx: Tx, stalled: Direct, now: Instant) -> None:
-        """Adds the messages to those who asked for stalls of jobs."""
+        """Adds the messages about a stalled direct request to those webhooks that want stalls of jobs."""
         self._notify(tx, "job.stalled", stalled.office_id, {"direct": stalled.to_dict()}, now)
 
     def store(self, tx: Tx) -> None:
@@ -408,7 +412,7 @@ class WebhookService:
         return webhook
 
     def gone(self, tx: Tx, webhook_id: str, now: Instant) -> None:
-        """Disables a subscription, because its endpoint answered that it is gone (410)."""
+        """Disables a subscription, because its endpoint answered 410 (Gone)."""
         webhook = webhooks.get(tx, webhook_id)
         if webhook is not None and webhook.enabled:
             webhooks.update(tx, replace(webhook, enabled=False, disabled_reason=f"{GONE} on {now}"))
@@ -416,7 +420,7 @@ class WebhookService:
             self._reload_listeners(tx)
 
     def refuse_wrong(self, field: str, webhook: Mapping[str, Json], events: Sequence[str]) -> None:
-        """Raises Invalid if a request's own webhook is wrong; `events` are those it may name."""
+        """Raises Invalid if a request's own webhook is invalid; `events` are the allowed event names."""
         problems = list(policy.problems(field, webhook, events, self.allow_private, self.format_words))
         if problems:
             raise Invalid(problems)
@@ -475,7 +479,7 @@ class WebhookService:
 
 
 class SilentWebhooks(WebhookService):
-    """For a forecast, which simulates events but sends no messages."""
+    """Drops all messages, for a forecast: it simulates events but sends nothing."""
 
     def __init__(self, chance: Chance, events: EventLog) -> None:
         super().__init__(chance, events, WebhookSettings())

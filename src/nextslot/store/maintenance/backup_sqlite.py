@@ -214,7 +214,7 @@ def _put_aside(path: Path) -> Path:
         number += 1
         kept = path.with_name(f"{path.name}.replaced-{number}")
     if path.exists():
-        # SQLite would delete the log of an empty file.
+        # SQLite deletes the log of an empty file.
         if path.stat().st_size > 0:
             _empty_log(path)
         os.link(path, kept)

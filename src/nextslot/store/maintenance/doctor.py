@@ -47,7 +47,7 @@ class _Sums(NamedTuple):
         return _Sums(*(mine + more for mine, more in zip(self, other, strict=True)))
 
 
-# No more findings about rollups than these: a wrong one is seldom alone.
+# The most findings about rollups: where one is wrong, many usually are.
 MOST_ROLLUPS = 100
 
 REPAIR = "run `nextslot doctor --repair` while no server runs: it corrects the counters"
@@ -255,7 +255,7 @@ def _lanes(tx: Tx) -> Iterator[tuple[_Lane, _Lane]]:
         stored[lane.lane_id] = lane
         if can_start:
             startable.setdefault(of_class, []).append(lane)
-    # One lane of each class is open for all those that could start: any of them.
+    # For each class, one of the lanes that could start is marked as open: any of them is right.
     opened = {next((lane for lane in found if lane.is_open), found[0]).lane_id for found in startable.values()}
     for lane_id, lane in stored.items():
         first = firsts.get(lane_id)
@@ -266,12 +266,12 @@ def _lanes(tx: Tx) -> Iterator[tuple[_Lane, _Lane]]:
 
 
 def _startable(tx: Tx, ready: dict[int, int]) -> Iterator[tuple[_Lane, tuple[str, str], bool]]:
-    """Yields each lane as stored, its office and class, and whether its office would let one of its jobs start."""
+    """Yields each lane as stored, its office and class, and whether its office may start one of its jobs."""
     used = _used_counted(tx)
     capacity = {limit.limit_key: limit.capacity for limit in lanes.all_limits(tx)}
     rows = tx.rows("doctor.lanes")
     bounded = {row[0]: {key for key in _needs(row) if capacity.get(key, 0)} for row in rows}
-    callers: dict[str, set[str]] = {}  # By office, the limits that direct callers who wait fall under.
+    callers: dict[str, set[str]] = {}  # For each office, the limits that apply to waiting direct callers.
     for lane_id, office_id in tx.rows("doctor.caller_lanes"):
         callers.setdefault(office_id, set()).update(bounded[lane_id])
     for lane_id, office_id, local, _, class_key, has_ready, is_open, has_running, rank, position, is_paused in rows:

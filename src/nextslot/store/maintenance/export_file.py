@@ -1,4 +1,4 @@
-"""The export file, by which a database is moved: lines of JSON with the rows of each table, and digests at the end.
+"""The export file, which moves a database: lines of JSON with the rows of each table, and digests at the end.
 
 `move.py` writes and reads these files; docs/moving.md describes the format.
 
@@ -35,7 +35,7 @@ VERSION = 1
 # Fast rather than small: the default level would take half of an export's time.
 COMPRESSION = 1
 
-# Columns that had another name when older exports were written: (table, old name) to the name of now.
+# Columns that had another name in older exports: (table, old name) to the current name.
 RENAMED = {("jobs", "status"): "stage"}
 
 _GZIP = b"\x1f\x8b"

@@ -251,7 +251,7 @@ def _piece(reader: Reader, rows: Iterator[list[Any]]) -> Iterator[list[Any]]:
             return
 
 
-# Verifying.
+# Verifying the result.
 
 
 def _verify(tx: Tx, tables: Sequence[Table], sums: dict[str, Sum], progress: Progress) -> None:
@@ -267,7 +267,7 @@ def _names(tx: Tx) -> dict[str, str]:
 
 
 def _renamed(before: dict[str, str], after: dict[str, str]) -> tuple[str, ...]:
-    """Returns sentences about schedules that got another name, because an older release gave one name to several."""
+    """Returns sentences about renamed schedules: an older release allowed several schedules with one name."""
     return tuple(
         f"the schedule {key} is now named {name!r}: another one of its office is named {before[key]!r}"
         for key, name in after.items()
@@ -276,7 +276,9 @@ def _renamed(before: dict[str, str], after: dict[str, str]) -> tuple[str, ...]:
 
 
 def _accepted(tx: Tx, header: Header, known: Sequence[str]) -> tuple[str, ...]:
-    """Returns the doctor's findings. A new finding is an error, unless an older release may not have looked for it."""
+    """Returns the doctor's findings. Raises if the import caused a finding, except if an older release may not have
+    checked for it.
+    """
     findings = move.findings(tx)
     new = [problem for problem in findings if problem not in known]
     if new and header.schema == move.newest_schema() and header.release == version("nextslot"):

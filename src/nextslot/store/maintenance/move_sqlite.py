@@ -30,7 +30,7 @@ def write(path: Path, target: Path, progress: Progress) -> Moved:
 
 
 def load(source: Path, path: Path, progress: Progress) -> Moved:
-    """Imports into a staging file, which replaces the empty database file, if any, when it is complete and verified."""
+    """Imports into a staging file, which replaces the empty database file, if any, once it is complete and verified."""
     path = path.resolve()  # Resolve links, so that the file has one lock.
     part = path.with_name(path.name + ".import")
     if export_file.is_export(part):
@@ -45,7 +45,7 @@ def load(source: Path, path: Path, progress: Progress) -> Moved:
 
 
 class _Staging:
-    """The staging file, which no other process knows."""
+    """The staging file. No other process knows its name."""
 
     def __init__(self, part: Path, path: Path) -> None:
         self._part = part

@@ -155,7 +155,7 @@ class Lease:
         )
 
     async def _hold(self, connection: Connection) -> None:
-        """Keeps the lease as long as the connection lasts."""
+        """Keeps the lease while the connection lasts."""
         await self._in_time(connection.execute(SERVER_TIMEOUTS))
         # If this node freezes while it holds the leader's lock, the server ends this session when the lease is over.
         silent = round(self._membership.times.lease_seconds * 1000)
@@ -170,7 +170,7 @@ class Lease:
             if not self._is_leader and await self._in_time(self._fetch_value(connection, self._keys.lead_sql)):
                 self._is_leader = True
                 self._notify(lambda: self._membership.member.leads(True))
-            # After an outage of the database itself, every node gets a full lease time to come back.
+            # After an outage of the database, each node gets a full lease time to come back.
             is_sure = time.monotonic() - since > self._membership.times.lease_seconds
             topics = ALWAYS | {LOST} if is_sure else ALWAYS
             self._notify(partial(self._membership.member.notified, topics))

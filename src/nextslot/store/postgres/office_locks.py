@@ -1,12 +1,14 @@
-"""Locks of offices: which transactions of several nodes may run side by side.
+"""The locks of offices, which decide which transactions of several nodes may run at the same time.
 
 A transaction either writes alone, or holds the locks of the offices about which it decides. Offices that share a limit
 form a group with one lock, so that the counters of a limit are read and changed by one transaction at a time. A limit
-that is not set counts only; its counter may be changed by several at once, since each adds to what is stored.
+that is not set restricts nothing, so several transactions may change its counter at once: each adds to the stored
+value.
 
-Who writes alone holds the lock for writing; the others hold it shared. What joins or parts groups (a limit that is set,
-a first job that needs one) is stored by a transaction that writes alone and counts up the version of the settings. Each
-transaction reads that version when it has its locks, so it knows whether they are still the right ones.
+A transaction that writes alone holds the lock for writing exclusively; the others hold it shared. A change that joins
+or splits groups (a limit that is set, the first job that needs one) is stored by a transaction that writes alone and
+increments the version of the settings. Each transaction reads that version once it has its locks, so it knows whether
+they are still the right ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,11 +17,11 @@ from nextslot.domain.limits import is_local
 from nextslot.store.contract import Tx
 from nextslot.store.tables import column_codec, lanes, nodes
 
-# How many transactions write alone from the one on that had to be repeated.
+# How many transactions write alone after one that had to be repeated, this one included.
 ALONE_AFTER = 50
-# Every statement that a transaction may use which does not write alone. Each reads and changes rows of offices, lanes
-# and jobs that the transaction has locked, of its own node, or only adds to a counter. `lanes.outlook` and
-# `lanes.first_open` read other offices too: what they find is read again when that office is locked.
+# The statements allowed in a transaction that does not write alone. Each reads and changes only rows of offices, lanes
+# and jobs that the transaction has locked, or rows of its own node, or only adds to a counter. `lanes.outlook` and
+# `lanes.first_open` also read other offices; their results are read again when such an office is locked.
 CONFINED = frozenset(
     {
         "events.append",
@@ -51,7 +53,7 @@ CONFINED = frozenset(
     }
 )
 
-# Walks from class to class in an index: an office may have thousands of lanes of one class.
+# Steps from class to class in an index, because an office may have thousands of lanes of one class.
 _SHARED = """
 with recursive classes(office_id, class_key) as (
     (select office_id, class_key from lanes order by office_id, class_key limit 1)
@@ -69,8 +71,8 @@ join limits on limits.limit_key = needed.limit_key and limits.capacity <> 0
 
 
 class NotConfined(Exception):
-    """Raised in a transaction that needs more than it has locked: the store repeats it, and it writes alone, as the
-    next ones do that probably need the same.
+    """Raised in a transaction that needs more than it has locked. The store repeats it as one that writes alone. The
+    next transactions write alone too, because they probably need the same.
     """
 
     def __init__(self, what: str, alone: int | None = None) -> None:
@@ -79,7 +81,7 @@ class NotConfined(Exception):
 
 
 class OfficeGroups:
-    """The groups of offices that share a limit, as of a version of the settings. Each has the name of its first
+    """The groups of offices that share a limit, as of a version of the settings. A group has the name of its first
     office.
     """
 
@@ -99,7 +101,7 @@ class OfficeGroups:
 
 
 def _named(shared: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-    """Returns for each office the first one that it is connected with by limits."""
+    """Returns for each office the first office of its group: limits connect them, directly or through others."""
     members: dict[str, set[str]] = {}
     for office_id, limit_key in shared:
         members.setdefault(limit_key, set()).add(office_id)
@@ -114,21 +116,21 @@ def _named(shared: Iterable[tuple[str, str]]) -> Mapping[str, str]:
 
 
 class SharingChanges:
-    """What a transaction that writes alone changes about who shares a limit."""
+    """Collects the changes of a transaction that writes alone to who shares a limit."""
 
     def __init__(self) -> None:
         self._is_resized = False
         self._new: list[tuple[str, list[str]]] = []
 
     def note(self, statement: str, values: Mapping[str, object]) -> None:
-        """Notes what a statement has changed."""
+        """Notes the changes that a statement makes."""
         if statement == "lanes.add":
             self._new.append((str(values["office_id"]), list(column_codec.loads(str(values["shared"])))))
         elif statement == "limits.resize" and not is_local(str(values["limit_key"])):
             self._is_resized = True
 
     def store(self, tx: Tx, groups: OfficeGroups | None) -> None:
-        """Lets every node read the groups again if they are others now."""
+        """If the groups have changed, makes every node read them again."""
         if self._is_resized or (self._new and self._has_new(tx, groups)):
             nodes.settings_changed(tx)
 

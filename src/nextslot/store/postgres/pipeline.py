@@ -88,7 +88,7 @@ class Wire:
         return reply
 
     def send_all(self, sql: str, **values: object) -> Reply:
-        """Queues several statements, separated by `; `, and returns the reply to the last."""
+        """Queues several statements that are separated by `; `, and returns the reply to the last one."""
         return [self.send(dialects.placed(one), values) for one in sql.split("; ")][-1]
 
     def push(self) -> None:
@@ -119,7 +119,7 @@ class Wire:
             for sql in self._new:
                 del self._prepared[sql]
             if self._libpq.pipeline_status != PipelineStatus.OFF:
-                self._libpq.finish()  # Results may still arrive that nobody would read.
+                self._libpq.finish()  # Results may still arrive, which nobody would read.
             raise
         finally:
             self._expected, self._new = [], []

@@ -76,7 +76,7 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 # How often a transaction that the server aborted is tried in total.
 TRIES = 5
-# The interval of checking whether a commit was stored, while nothing else uses the server.
+# The interval between checks whether a commit was stored, while nothing else uses the server.
 RESOLVE_AGAIN_SECONDS = 1.0
 
 # How many rows one statement takes; more bring no gain.
@@ -113,7 +113,7 @@ class PostgresTx(TxMemory):
         super().__init__()
         self.connection = connection
         self._wire = wire_of(connection)
-        # The locks that it holds, by group of offices; None if it writes alone.
+        # The groups of offices whose locks it holds; None if it writes alone.
         self._beside: _Beside | None = None
         self.sharing = SharingChanges()
         self._statements = dialects.postgres_statements()
@@ -121,10 +121,11 @@ class PostgresTx(TxMemory):
         self._changes = 0
         self._deferred: list[tuple[str, list[Mapping[str, object]]]] = []
         self._prefetched: dict[_Key, Reply] = {}
-        # The changed tables; and those changed by other statements than the end of a run.
+        # The changed tables; and those that other statements than the end of a run have changed.
         self._changed: set[str] = set()
         self._changed_more: set[str] = set()
-        # The reads that could have been prefetched: no statement before them had changed their tables.
+        # The reads that could have been prefetched, because no earlier statement of the transaction had changed their
+        # tables.
         self.reads_made: list[Read] = []
 
     def begin(self, opening: str, prefetched: Iterable[Read], locks: Mapping[str, int] | None = None) -> Reply:
@@ -144,7 +145,7 @@ class PostgresTx(TxMemory):
         self._wire.push()
 
     def confine(self, keys: Keys, groups: OfficeGroups, held: set[str]) -> None:
-        """Lets other transactions write beside this one, which holds the locks of these groups."""
+        """Allows other transactions to write at the same time. This one holds the locks of these groups."""
         self._beside = _Beside(keys, groups, held)
         self.is_alone = False
 
@@ -163,7 +164,7 @@ class PostgresTx(TxMemory):
         [(is_held,)] = self._received(self._wire.send(dialects.placed(_TRY_LOCK), lock)).rows()
         if is_held:
             self._beside.held.add(group)
-            # What was read of this office before it was locked may have changed.
+            # What was read of this office before it was locked may have changed since.
             self._prefetched.clear()
         return bool(is_held)
 
@@ -274,8 +275,8 @@ class PostgresTx(TxMemory):
                 del self._prefetched[known]
 
     def _group(self, statement: str) -> list[Mapping[str, object]]:
-        """Returns the list of deferred rows to append to: the newest of the same statement. Ends of runs may be
-        reordered.
+        """Returns the list of deferred rows to which a row of this statement belongs. Only ends of runs may change
+        places.
         """
         for known, values in reversed(self._deferred):
             if known == statement:
@@ -307,7 +308,7 @@ class PostgresTx(TxMemory):
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What a transaction knows that others write beside."""
+    """What a transaction knows if others write at the same time."""
 
     keys: Keys
     groups: OfficeGroups
@@ -361,7 +362,7 @@ _NOTHING = _Unsettled(0, [], [])
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A transaction that has begun with the first so many works of a group."""
+    """A transaction that has begun with the first works of a group, and how many these are."""
 
     tx: PostgresTx
     place: Reply
@@ -417,9 +418,9 @@ class PostgresStore:
         # The groups of offices, and the version of the settings when they were read.
         self._groups: OfficeGroups | None = None
         self._groups_settings: int | None = None
-        # How many of the next transactions write alone.
+        # How many of the next transactions must write alone.
         self._alone = 0
-        # A transaction that has its locks, and that the next group of works uses.
+        # A transaction that has its locks already, for the next group of works.
         self._begun: _Begun | None = None
         self._resolving: asyncio.Task[None] | None = None
         self._is_away = False
@@ -432,8 +433,8 @@ class PostgresStore:
         self._open_readers: list[Connection] = []
 
     def _opened(self, synchronous: str, node: str | None) -> Session:
-        """Connects and migrates the schema. Raises Away if the server does not answer. If it does answer, raises its
-        error, but only the second time, since the server may have come back just now.
+        """Connects and migrates the schema. Raises Away if the server does not answer. If it answers with an error,
+        tries once more, because the server may have come back just now.
         """
         for is_last in (False, True):
             try:
@@ -498,7 +499,7 @@ class PostgresStore:
 
     async def leave(self) -> None:
         self._membership, self._session.node_check = None, ""
-        # Its thread has to end. Without a lease there is no thread, and virtual time must not wait.
+        # The lease's thread has to end. Without a lease there is no thread, and virtual time must not wait for one.
         if self._lease is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._end_lease)
 
@@ -544,7 +545,7 @@ class PostgresStore:
         try:
             begun = self._begin(works)
             begun.tx.await_opening()
-        except psycopg.Error:  # `transaction` meets it again, and repeats what can be repeated.
+        except psycopg.Error:  # `transaction` gets the same error, and repeats what can be repeated.
             self._roll_back()
             return lambda work: False
         self._begun = begun
@@ -602,8 +603,8 @@ class PostgresStore:
         return begun if begun is not None and begun.tx.connection is self._session.connection else None
 
     def _begin(self, works: list[Work[Any]]) -> "_Begun":
-        """Begins a transaction: one that writes alone, or beside others if all works are about offices that are known
-        in advance.
+        """Begins a transaction: beside others if all works concern offices that are known in advance, otherwise
+        alone.
         """
         tx = PostgresTx(self._session.connection)
         held = self._groups_of(works) if self._has_other_nodes and not self._alone else None
@@ -623,7 +624,7 @@ class PostgresStore:
         return None if None in offices else {self._groups.of(office_id) for office_id in offices if office_id}
 
     def _check_groups(self, begun: "_Begun") -> None:
-        """Checks, after `_check_node`, that a transaction beside others holds the locks of the groups as they are."""
+        """Checks, after `_check_node`, that a transaction beside others holds the locks of the current groups."""
         if self._membership is None:
             return
         before = self._groups
@@ -680,11 +681,11 @@ class PostgresStore:
 
     def _roll_back(self) -> None:
         wire_of(self._session.connection).forget()
-        with contextlib.suppress(psycopg.Error):  # Then the connection is gone, and the transaction with it.
+        with contextlib.suppress(psycopg.Error):  # In that case the connection is lost, and the transaction with it.
             if not self._session.connection.closed:
                 self._session.connection.execute("rollback", prepare=False)
 
-    # When the server does not answer.
+    # Handling a server that does not answer.
 
     def _ensure_connected(self) -> _Unsettled:
         """Reconnects if necessary. Returns the commit of unknown outcome if it turns out to be stored.
@@ -717,7 +718,7 @@ class PostgresStore:
         self._unsettled, self._is_away = None, False
         if stored_mark not in (self._mark, unsettled.mark):
             self._is_replaced = True
-            self._session.close()  # The process that owns the node now needs the lock.
+            self._session.close()  # Another process owns the node now and needs the lock.
             return self._ensure_connected()
         log.info("reconnected to %s", self._address.place)
         was_committed = stored_mark == unsettled.mark
@@ -725,7 +726,9 @@ class PostgresStore:
         return unsettled if was_committed else _NOTHING
 
     def _resolve_commit(self, error: psycopg.Error) -> _Unsettled:
-        """Finds out what became of a commit during which the connection broke: returns that commit, or nothing."""
+        """Finds out whether a commit was stored during which the connection broke. Returns the commit if it was, else
+        nothing.
+        """
         try:
             return self._ensure_connected()
         except GroupFailed:

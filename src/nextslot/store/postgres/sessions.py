@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: addresses, settings, the schema, the locks of schedulers, translation of errors.
+"""Connections to PostgreSQL: addresses, settings, the schema, the locks of schedulers, and the translation of errors.
 
 `postgres_store.py` runs transactions on these connections.
 """
@@ -193,7 +193,7 @@ class Keys:
     channel: str
     # Every node holds this lock shared; an offline command holds it exclusively.
     everybody: int
-    # Who writes alone holds this lock until the end of its transaction, and the others hold it shared.
+    # A transaction that writes alone holds this lock exclusively until its end; others hold it shared.
     writing: int
     # The leader holds this lock.
     leading: int
@@ -205,7 +205,9 @@ class Keys:
 
     @property
     def numbering(self) -> int:
-        """Returns the lock that a transaction beside others holds from when it numbers its events until its end."""
+        """Returns the lock that orders event numbers: a transaction beside others takes it to number its events and
+        holds it until its end.
+        """
         return self.writing + 2
 
     @classmethod
@@ -216,7 +218,7 @@ class Keys:
         return cls(f"nextslot_{schema}", key | 1, key | 2, key | 3, own, staging, schema)
 
     def of_group(self, name: str) -> int:
-        """Returns the lock of a group of offices. Two groups with one number would only wait for each other."""
+        """Returns the lock of a group of offices. If two groups get the same number, they only wait for each other."""
         return (0x6E75 << 48) | _hashed(self.schema, name)
 
     @property
@@ -258,7 +260,9 @@ class Session:
         return connection
 
     def reopen(self) -> None:
-        """Reconnects, trying once. Raises the driver's error, or AlreadyOpen if another scheduler was faster."""
+        """Reconnects with a single attempt. Raises the driver's error, or AlreadyOpen if another scheduler was
+        faster.
+        """
         self.connection.close()
         self.connection = self._open()
 
@@ -268,10 +272,10 @@ class Session:
         return f"begin; select pg_advisory_xact_lock({self.keys.writing}){self.node_check}"
 
     def opening_beside(self, groups: Iterable[str]) -> tuple[str, dict[str, int]]:
-        """Returns the SQL, with its values, that begins a transaction beside which others may write, about other groups
+        """Returns the SQL, with its values, that begins a transaction beside others, which may write about other groups
         of offices.
 
-        The locks are taken in the order of their numbers, so that no two transactions wait for each other.
+        It takes the locks in the order of their numbers, so that no two transactions wait for each other.
         """
         locks = {f"lock_{place}": lock for place, lock in enumerate(sorted(map(self.keys.of_group, groups)))}
         each = "".join(f"; select pg_advisory_xact_lock(:{name})" for name in locks)

@@ -1,4 +1,4 @@
-"""SimulatedTx: a transaction of a simulation, which answers the statements that a dispatch round repeats from memory.
+"""SimulatedTx: a transaction of a simulation, which answers from memory those statements that a dispatch round repeats.
 
 A forecast executes thousands of rounds. Each reads and writes the counters of all lanes and limits, and the first jobs
 of each lane: two thirds of its time were these statements. There are few lanes and limits, so dictionaries hold them.
@@ -41,7 +41,9 @@ class _Lane:
 
 
 class DispatchMemory:
-    """What simulated rounds repeat: the counters of lanes and limits, and the first ready jobs of each lane."""
+    """The data that simulated rounds read again and again: the counters of lanes and limits, and the first ready jobs
+    of each lane.
+    """
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -72,7 +74,7 @@ class DispatchMemory:
         }
 
     def take(self, copies: Iterable[Rows]) -> None:
-        """Takes the copied lanes and limits over."""
+        """Uses the lanes and limits that were copied from the real database."""
         for copy in copies:
             for row in copy.rows:
                 named = dict(zip(copy.columns, row, strict=True))
@@ -159,7 +161,7 @@ class DispatchMemory:
         lane.first = None if first_rank is None or first_position is None else (first_rank, first_position)
 
     def _tally(self, lane_id: int, ready: int, **sums: int) -> None:
-        self._lanes[lane_id].ready += ready  # The sums are for statistics, which no simulation reads.
+        self._lanes[lane_id].ready += ready  # The totals are for statistics, which no simulation reads.
 
     def _take_turn(self, office_id: str, turn: int) -> None:
         self._turns[office_id] = turn
@@ -181,7 +183,7 @@ class DispatchMemory:
         return list(known[:limit])
 
     def started(self, job_id: object) -> None:
-        """Forgets a job that starts. Others of its lane keep their order."""
+        """Forgets a job that starts. The other jobs of its lane keep their order."""
         lane_id = self._lane_of.get(str(job_id))
         if lane_id in self._heads:
             known, is_all = self._heads[lane_id]

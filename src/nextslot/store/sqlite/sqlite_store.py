@@ -98,7 +98,7 @@ class SqliteTx(TxMemory):
     def execute_batch(self, statement: str, names: tuple[str, ...], rows: Iterable[Sequence[object]], /) -> None:
         sql, left = self._statements[statement], iter(rows)
         at_once = dialects.many_rows(sql, names, ROWS_AT_ONCE)
-        # A remainder, a short list, or a statement that is not a plain insert is executed row by row.
+        # Executes row by row: a remainder, a short list, or a statement that is not a plain insert.
         while chunk := list(islice(left, ROWS_AT_ONCE)):
             if at_once is None or len(chunk) < ROWS_AT_ONCE:
                 self._connection.executemany(sql, chunk)

@@ -1,4 +1,4 @@
-"""Aliases, the ids of other systems that lead to ours: one function a statement."""
+"""Aliases: ids of other systems, each with the id of the same thing here. One function per statement."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,9 @@ from . import column_codec
 
 
 def insert(tx: Tx, kind: str, alias: str, id: str, source: str) -> None:
-    """`kind` is `job`, `run`, `group`, `story` or `card`; `source` says where it was read, once for each thing."""
+    """Stores an alias. `kind` is `job`, `run`, `group`, `story` or `card`; `source` names where it was read, and is
+    unique.
+    """
     tx.execute("aliases.insert", kind=kind, alias=alias, id=id, source=source)
 
 
@@ -18,5 +20,5 @@ def find(tx: Tx, kind: str, alias: str) -> str | None:
 
 
 def adopted(tx: Tx, kind: str, sources: Iterable[str]) -> dict[str, str]:
-    """Which of these were adopted before: the id by the source."""
+    """Returns those of these sources that were adopted before, each with its id here."""
     return dict(tx.rows("aliases.adopted", kind=kind, sources=column_codec.key_set(sources)))

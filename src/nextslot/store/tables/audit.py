@@ -1,4 +1,4 @@
-"""The audit log: rows to values and back, one function a statement."""
+"""The audit log: converts rows to values and back, one function per statement."""
 
 from nextslot.domain import AuditEntry
 from nextslot.store.contract import Tx
@@ -11,5 +11,5 @@ def append(tx: Tx, entry: AuditEntry) -> None:
 
 
 def page(tx: Tx, before: str, limit: int) -> list[AuditEntry]:
-    """The newest first, from an id downwards."""
+    """Returns a page of entries, the newest first, below an id."""
     return [AUDIT.value(row) for row in tx.rows("audit.page", before=before, limit=limit)]

@@ -1,4 +1,6 @@
-"""Checkpoints, what attempts leave for the next one: rows to values and back, one function a statement."""
+"""Checkpoints, which an attempt leaves for the next one: converts rows to values and back, one function per
+statement.
+"""
 
 from nextslot.domain import Checkpoint
 from nextslot.store.contract import Tx
@@ -8,7 +10,7 @@ from .rows import CHECKPOINTS
 
 
 def keep(tx: Tx, run_id: str, value: str, now: Instant) -> bool:
-    """Stores JSON text as the checkpoint of the chain; False if the run has ended."""
+    """Stores JSON text as the checkpoint of the chain. Returns False if the run has ended."""
     return tx.execute("checkpoints.keep", run_id=run_id, value=value, now=now) == 1
 
 

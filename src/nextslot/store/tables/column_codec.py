@@ -1,4 +1,4 @@
-"""Values to columns and back, where a column is not simply the value: JSON, policies, sets of ids."""
+"""Converts values to columns and back where a column does not hold the value itself: JSON, policies, sets of ids."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -16,7 +16,7 @@ from nextslot.system.instant import Instant
 
 loads = orjson.loads
 
-# Only what JSON has: a date or a data class in a result is a mistake that should be seen.
+# Only types that JSON has: a date or a data class in a result is a mistake, which must not be hidden.
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
@@ -25,12 +25,12 @@ def dumps(value: object) -> str:
 
 
 def size(value: object) -> int:
-    """How many bytes of JSON it is."""
+    """Returns the number of bytes of a value's JSON."""
     return len(orjson.dumps(value, option=_STRICT))
 
 
 def canonical(value: Mapping[str, object]) -> str:
-    """The same text for the same content."""
+    """Returns JSON text that is the same for equal content."""
     return orjson.dumps(value, option=_STRICT | orjson.OPT_SORT_KEYS).decode()
 
 
@@ -43,7 +43,7 @@ def parsed(text: str | None) -> Any:
 
 
 def key_set(keys: Iterable[str]) -> str:
-    """A list parameter for `in (select key from json_each(:x))`, which both databases understand."""
+    """Returns a list parameter for `in (select key from json_each(:x))`, which both databases understand."""
     return dumps(dict.fromkeys(keys, 1))
 
 
@@ -52,7 +52,7 @@ def instant(value: int | None) -> Instant | None:
 
 
 def outcome_values(outcome: Outcome) -> dict[str, object]:
-    """The columns that an outcome has, of a job's run and of a direct caller's alike; artifacts are kept apart."""
+    """Returns the columns of an outcome, for a job's run or a direct caller. Artifacts are stored separately."""
     return {
         "status": outcome.status,
         "exit_code": outcome.exit_code,

@@ -1,4 +1,4 @@
-"""Deliveries and their attempts: rows to values and back, one function a statement."""
+"""Deliveries and their attempts: converts rows to values and back, one function per statement."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def attempts(tx: Tx, delivery_id: str) -> tuple[Attempt, ...]:
 
 
 def origins(tx: Tx) -> dict[str, Instant]:
-    """When something is to be sent next, by who it is sent to."""
+    """Returns for each endpoint when its next delivery is due."""
     return {row[0]: Instant(row[1]) for row in tx.rows("deliveries.origins")}
 
 
@@ -42,7 +42,7 @@ def next_due(tx: Tx, origin: str, now: Instant) -> Instant | None:
 
 
 def settle(tx: Tx, delivery_id: str, tries: int, following: Next, now: Instant) -> bool:
-    """False if it had ended in the meantime."""
+    """Stores what follows an attempt. Returns False if the delivery had ended in the meantime."""
     changed = tx.execute(
         "deliveries.settle",
         delivery_id=delivery_id,
@@ -94,7 +94,7 @@ def page(
     event: str | None = None,
     status: str | None = None,
 ) -> list[Delivery]:
-    """The newest first, with their attempts; each filter has an index that finds its rows."""
+    """Returns a page of deliveries, the newest first, with their attempts. An index finds the rows of each filter."""
     words = {"event": event or "", "status": status or ""}
     if job_id is not None:
         of_job = {"job_id": job_id, "webhook_id": webhook_id or ""}

@@ -1,4 +1,4 @@
-"""The edges between jobs, one function a statement."""
+"""The dependency edges between jobs, one function per statement."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Edge(NamedTuple):
     depends_on: str
     chain_id: str
     is_met: bool
-    # The key of `depends_on` in the request that made both.
+    # The key by which the request that created both jobs names `depends_on`.
     name: str | None = None
 
 
@@ -26,7 +26,7 @@ def insert(tx: Tx, edges: Sequence[Edge]) -> None:
 
 
 def inputs(tx: Tx, job_id: str) -> dict[str, Run]:
-    """The runs by which the prerequisites of a job have succeeded, by their names."""
+    """Returns the successful runs of a job's prerequisites, by the names of the prerequisites."""
     succeeded: dict[str, str] = dict(tx.rows("dependencies.inputs", job_id=job_id))
     rows = tx.rows("dependencies.input_runs", job_ids=column_codec.key_set(succeeded.values()))
     found = {run.job_id: run for run in runs.of_rows(tx, rows)}
@@ -34,7 +34,7 @@ def inputs(tx: Tx, job_id: str) -> dict[str, Run]:
 
 
 def meet(tx: Tx, chain_id: str) -> list[str]:
-    """Marks a chain's edges as met, once; the jobs at their other end, one for each edge."""
+    """Marks the edges to a chain as met, once. Returns the waiting jobs, one entry per edge."""
     return [row[0] for row in tx.rows("dependencies.meet", chain_id=chain_id)]
 
 
@@ -44,15 +44,15 @@ def waiting_for(tx: Tx, chain_id: str) -> list[tuple[str, OnDependencyFailure]]:
 
 
 def doomed_by(tx: Tx, chain_ids: Iterable[str]) -> set[str]:
-    """The jobs that are to be cancelled if one of these chains does not succeed."""
+    """Returns the jobs to cancel if one of these chains does not succeed."""
     return {row[0] for row in tx.rows("dependencies.doomed_by", chain_ids=column_codec.key_set(chain_ids))}
 
 
 def succeeded(tx: Tx, chain_ids: Iterable[str]) -> set[str]:
-    """Which of these chains have a job that completed or was skipped."""
+    """Returns those of these chains that have a job that completed or was skipped."""
     return {row[0] for row in tx.rows("dependencies.has_succeeded", chain_ids=column_codec.key_set(chain_ids))}
 
 
 def dead(tx: Tx, chain_ids: Iterable[str]) -> set[str]:
-    """Which of these chains have ended without success."""
+    """Returns those of these chains that have ended without success."""
     return {row[0] for row in tx.rows("dependencies.dead_chains", chain_ids=column_codec.key_set(chain_ids))}

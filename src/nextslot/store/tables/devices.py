@@ -1,4 +1,4 @@
-"""Devices that running work holds, one function a statement."""
+"""The devices that running work holds, one function per statement."""
 
 from nextslot.domain.devices import Devices
 from nextslot.store.contract import Tx

@@ -1,4 +1,4 @@
-"""Direct executions and reservations: rows to values and back, one function a statement."""
+"""Direct executions and reservations: converts rows to values and back, one function per statement."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from .rows import DIRECT, RESERVATIONS
 
 
 class WaitingCaller(NamedTuple):
-    """The first caller who waits in a lane. It has the reservation of its office if it has `reserved_at`."""
+    """The first waiting caller of a lane. It holds the reservation of its office if `reserved_at` is set."""
 
     reserved_at: int | None
     run_id: str
@@ -34,7 +34,7 @@ class StartedDirect(NamedTuple):
     params: str
     timeout_seconds: float
     stall_timeout_seconds: float | None
-    # None in the copy that a forecast works on.
+    # None in the in-memory copy of a forecast.
     direct_id: str | None
 
 
@@ -90,7 +90,7 @@ def start(tx: Tx, run_id: str, worker_id: str, devices: Devices, now: Instant) -
 
 
 def finish(tx: Tx, run_id: str, outcome: Outcome, now: Instant) -> EndedDirect | None:
-    """Writes the outcome, once: None if it had ended already."""
+    """Stores the outcome once. Returns None if the execution had ended already."""
     row = tx.row(
         "direct.finish",
         run_id=run_id,
@@ -104,13 +104,13 @@ def finish(tx: Tx, run_id: str, outcome: Outcome, now: Instant) -> EndedDirect |
 
 
 def give_up(tx: Tx, run_id: str, status: DirectStatus, reason: str, kind: FailureKind | None, now: Instant) -> None:
-    """Ends the wait of a caller."""
+    """Ends the wait of a caller without an execution."""
     error = None if kind is None else reason
     tx.execute("direct.give_up", run_id=run_id, status=status, reason=reason, error=error, failure_kind=kind, now=now)
 
 
 def over(tx: Tx, node_id: str | None, now: Instant, limit: int) -> list[str]:
-    """Of one node, or of all; as the functions below."""
+    """Returns the executions whose wait is over, of one node or of all nodes, like the functions below."""
     return [row[0] for row in tx.rows("direct.over", node_id=node_id, now=now, limit=limit)]
 
 
@@ -123,12 +123,12 @@ def unfinished(tx: Tx, node_id: str | None = None) -> list[Direct]:
 
 
 def request_cancel(tx: Tx, run_id: str, now: Instant) -> None:
-    """Wherever it runs, it is to stop."""
+    """Stores that an execution must stop; the node that runs it sees this."""
     tx.execute("direct.request_cancel", run_id=run_id, now=now)
 
 
 def reserve(tx: Tx, reservation_id: str, run_id: str, expires_at: Instant, now: Instant) -> None:
-    """For the node that the caller is on the line of."""
+    """Reserves the next slot for a caller, on the node to which the caller is connected."""
     tx.execute("direct.reserve", reservation_id=reservation_id, run_id=run_id, expires_at=expires_at, now=now)
 
 
@@ -137,13 +137,15 @@ def is_reserved(tx: Tx, office_id: str) -> bool:
 
 
 def release(tx: Tx, run_id: str, status: str) -> str | None:
-    """Ends a caller's reservation; its id, or None if it held none."""
+    """Ends a caller's reservation. Returns its id, or None if the caller held none."""
     row = tx.row("direct.release", run_id=run_id, status=status)
     return row[0] if row else None
 
 
 def expire_orphaned(tx: Tx) -> list[tuple[str, str | None, str]]:
-    """Ends the reservations that no waiting execution has. Returns (reservation, its run if it has one, office)."""
+    """Ends the reservations that belong to no waiting execution. Returns (reservation, its run if it has one,
+    office).
+    """
     rows = tx.rows("direct.expire_orphaned")
     return [(reservation_id, run_id, office_id) for reservation_id, run_id, office_id in rows]
 
@@ -163,7 +165,7 @@ def active_reservation(tx: Tx, office_id: str) -> Reservation | None:
 
 
 def counts(tx: Tx) -> dict[str, tuple[int, int]]:
-    """By office, how many callers wait and how many run."""
+    """Returns for each office how many callers wait and how many run."""
     return {office_id: (waiting, running) for office_id, waiting, running in tx.rows("pages.direct_counts")}
 
 
@@ -172,7 +174,9 @@ def reservation_of_row(row: Row) -> Reservation:
 
 
 def next_instants(tx: Tx, node_id: str | None, now: Instant) -> tuple[Instant | None, Instant | None, Instant | None]:
-    """When the first caller's patience ends, the first work's time is up, the first reservation expires."""
+    """Returns when the first caller's wait ends, when the first running work times out, and when the first reservation
+    expires.
+    """
     row = tx.row("direct.next_instants", node_id=node_id, now=now)
     assert row is not None
     return column_codec.instant(row[0]), column_codec.instant(row[1]), column_codec.instant(row[2])
@@ -183,5 +187,5 @@ def of_row(row: Row) -> Direct:
 
 
 def set_silent(tx: Tx, run_id: str, since: Instant | None) -> bool:
-    """Stores since when running work is silent; None: it is not."""
+    """Stores since when running work is silent; None if it is not."""
     return tx.execute("direct.set_silent", run_id=run_id, since=since) == 1

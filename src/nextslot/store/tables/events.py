@@ -1,4 +1,4 @@
-"""Events: appended in the transaction of what they tell, read from a number on."""
+"""Events: stored in the transaction that causes them, and read from a number on."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from .rows import EVENTS
 
 
 class Noted(NamedTuple):
-    """An event that has no number yet, in the order in which `events.append` takes it."""
+    """An event without a number, with its fields in the order that `events.append` expects."""
 
     type: str
     office_id: str | None

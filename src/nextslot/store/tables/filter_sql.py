@@ -1,4 +1,4 @@
-"""What each filter means in SQL, and the pages of each list; `services/lists.py` and bulk actions ask for them."""
+"""The SQL of each filter, and the pages of each list, for `services/lists.py` and bulk actions."""
 
 from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
@@ -45,9 +45,9 @@ from .keyset_pagination import (
 
 T = TypeVar("T")
 
-# By when a job was created and then by its id, both of which never change. Ids alone would do and are ordered by time
-# too, but by the time of the machine that made them; who sets a clock sees `created_at` jump, and the list with it.
-# `job_id >= ''` is said to be led by the indexes of the lists, see there.
+# Ordered by creation time and then by id, both of which never change. Ids alone are ordered by time too, but by the
+# clock of the machine that made them: after a clock was set, the list would be out of order by `created_at`. `job_id >=
+# ''` makes the database use the index of the whole list, see `Listing.everything`.
 JOBS = Listing("jobs", ", ".join(rows.JOBS.columns), ("created_at", "job_id"), everything="job_id >= ''")
 RUNS = Listing("runs", ", ".join(rows.RUNS.columns), ("started_at", "run_id"))
 GROUPS = Listing("job_groups", ", ".join(rows.GROUPS.columns), ("created_at", "group_id"))
@@ -60,7 +60,8 @@ RESERVATIONS = Listing(
 )
 EVENTS = Listing("events", ", ".join(rows.EVENTS.columns), ("seq",), is_newest_first=False)
 
-# As `Job.status` says it. COMPLETED has no index: at every hand-over it would cost, and most of a history is completed.
+# The same rules as `Job.status`. COMPLETED has no index: it would cost time at every hand-over, and most of a history
+# is completed.
 STATUSES = {
     JobStatus.WAITING: "stage = 'QUEUED' and (unmet > 0 or is_due = 0 or is_turn = 0)",
     JobStatus.QUEUED: "stage = 'QUEUED' and unmet = 0 and is_due = 1 and is_turn = 1 and job_id >= ''",
@@ -72,12 +73,12 @@ STATUSES = {
 }
 _NOTHING = Term(("1 = 0",))
 _LED = ("job_type", "office_id")
-# An id is hexadecimal.
+# Ids are hexadecimal, so this sorts after all of them.
 _ABOVE_ALL_IDS = "g"
 
 
 class Part(NamedTuple, Generic[T]):
-    """Some items of a list in its order, and the key to go on from, if there may be more."""
+    """Some items of a list in order, and the key from which to continue, if there may be more."""
 
     items: list[T]
     after: Key | None
@@ -111,13 +112,13 @@ def _search_terms(filter: JobFilter) -> Iterator[Term]:
 
 
 def jobs_page(tx: Tx, filter: JobFilter, after: Key | None, limit: int) -> Part[Job]:
-    """The newest first."""
+    """Returns a page of jobs, the newest first."""
     found = job_rows(tx, filter, after, limit)
     return Part(jobs.of_rows(found.rows), found.after)
 
 
 def job_rows(tx: Tx, filter: JobFilter, after: Key | None, limit: int) -> Found:
-    """The newest first, as rows."""
+    """Returns a page of jobs as rows, the newest first."""
     start, until = _between(after, filter.created_after, filter.created_before)
     return find(tx, JOBS, job_terms(filter), start, limit, until)
 
@@ -127,7 +128,7 @@ def runs_page(tx: Tx, filter: RunFilter, after: Key | None, limit: int) -> Part[
     if filter.job_id:
         terms.append(one_of("job_id", filter.job_id))
     if filter.status:
-        # Written out, not bound: only so does a database see that its index of FAILED runs is meant.
+        # Written into the SQL instead of bound: only then does the database use its index of FAILED runs.
         are = tuple(f"status = '{RunStatus(status).value}'" for status in filter.status)
         terms.append(Term(are, is_indexed=RunStatus.COMPLETED not in filter.status))
     if filter.failure_kind:
@@ -169,7 +170,7 @@ def reservations_page(tx: Tx, office_id: tuple[str, ...], after: Key | None, lim
 
 
 def events_page(tx: Tx, filter: EventFilter, after: Key | None, limit: int) -> Part[Event]:
-    """The oldest first."""
+    """Returns a page of events, the oldest first."""
     terms = [one_of("job_id", filter.job_id)] if filter.job_id else []
     checked = [name for name in ("type", "office_id") if getattr(filter, name)]
     terms += [one_of(name, getattr(filter, name), is_indexed=False) for name in checked]
@@ -185,7 +186,9 @@ def audit_page(tx: Tx, after: Key | None, limit: int) -> Part[AuditEntry]:
 def _between(
     after: Key | None, later_than: Instant | None, earlier_than: Instant | None
 ) -> tuple[Key | None, Key | None]:
-    """A span of time as keys: an id is never empty, so ("", an instant) comes before all of that instant."""
+    """Returns a span of time as two keys. Ids are never empty, so ("", an instant) sorts before all rows of that
+    instant.
+    """
     until = None if later_than is None else (later_than + 1, "")
     if earlier_than is None:
         return after, until

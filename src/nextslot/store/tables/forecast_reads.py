@@ -1,4 +1,4 @@
-"""What forecasts and explanations read, one function a statement; rows of a replay are copied as they are."""
+"""What forecasts and explanations read, one function per statement. Rows for the simulation are copied unchanged."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ _COPIED = re.compile(r"select (?P<columns>[\w, \n]+?)\s+from (?P<table>\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one table, with the names of their columns."""
+    """Rows of one table, and the names of their columns."""
 
     table: str
     columns: tuple[str, ...]
@@ -28,13 +28,13 @@ class Rows:
         return [row[at] for row in self.rows]
 
     def mapped(self, name: str, change: Callable[[Any], Any]) -> "Rows":
-        """With another value in one column."""
+        """Returns the rows with changed values in one column."""
         at = self.columns.index(name)
         return Rows(self.table, self.columns, [(*row[:at], change(row[at]), *row[at + 1 :]) for row in self.rows])
 
 
 class Holding(NamedTuple):
-    """Somebody who runs, and so holds units of the limits of its lane."""
+    """A running job or direct execution, which holds units of its lane's limits."""
 
     id: str
     title: str | None
@@ -114,7 +114,7 @@ def reservations(tx: Tx) -> Rows:
 
 
 def durations(tx: Tx, limit: int) -> list[tuple[str, float]]:
-    """(type, seconds) of those among the newest runs that were completed, the newest first."""
+    """Returns (type, seconds) of the completed runs among the newest ones, the newest first."""
     return [(job_type, micros / 1_000_000) for job_type, micros in tx.rows("forecast.durations", limit=limit)]
 
 
@@ -134,12 +134,12 @@ def ahead(tx: Tx, office_id: str, place: Place, limit: int) -> int:
 
 
 def unmet(tx: Tx, job_id: str, limit: int) -> list[tuple[str, str]]:
-    """(prerequisite, its chain)."""
+    """Returns (prerequisite, its chain) of each unmet dependency."""
     return [(row[0], row[1]) for row in tx.rows("forecast.unmet", job_id=job_id, limit=limit)]
 
 
 def holders(tx: Tx, limit: int) -> list[Holding]:
-    """Who runs now, jobs and direct executions, the longest first."""
+    """Returns the running jobs and direct executions, those that started first at the front."""
     found = [
         Holding(job_id, title, job_type, Instant(since), lane_id, worker_id.rpartition("/slot-")[0], False)
         for job_id, title, job_type, since, lane_id, worker_id in tx.rows("forecast.holders", limit=limit)
@@ -152,13 +152,13 @@ def holders(tx: Tx, limit: int) -> list[Holding]:
 
 
 def lane_limits(text_: str) -> dict[str, int]:
-    """The limits of a lane's row, by key."""
+    """Returns the limits of a lane by key, from its column."""
     found: dict[str, int] = column_codec.loads(text_)
     return found
 
 
 def _copy(tx: Tx, statement: str, **values: object) -> Rows:
-    """The statement says which columns of which table they are."""
+    """Copies rows; the statement itself names the table and its columns."""
     named = _COPIED.match(dialects.statements()[statement])
     assert named is not None
     columns = tuple(name.strip() for name in named["columns"].split(","))

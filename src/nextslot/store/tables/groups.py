@@ -1,4 +1,4 @@
-"""Groups: rows to values and back, one function a statement."""
+"""Groups: converts rows to values and back, one function per statement."""
 
 from collections.abc import Mapping
 
@@ -55,7 +55,7 @@ def request_cancel(tx: Tx, group_id: str, request: Mapping[str, Json] | None) ->
 
 
 def to_cancel(tx: Tx) -> Group | None:
-    """A group whose members are being cancelled, if there is one."""
+    """Returns a group whose members are being cancelled, if there is one."""
     row = tx.row("groups.to_cancel")
     return None if row is None else of_row(row)
 
@@ -65,7 +65,7 @@ def set_webhook(tx: Tx, group_id: str, webhook: Mapping[str, Json]) -> None:
 
 
 def webhook(tx: Tx, group_id: str) -> tuple[Mapping[str, Json] | None, str | None]:
-    """Its own webhook, if it has one, and the delivery that told of its end, if one did."""
+    """Returns the group's own webhook, if it has one, and the delivery about its end, if there was one."""
     row = tx.row("groups.webhook", group_id=group_id)
     return (None, None) if row is None else (column_codec.parsed(row[0]), row[1])
 

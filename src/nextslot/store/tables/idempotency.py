@@ -1,4 +1,4 @@
-"""Idempotency keys: what was answered to a request that created something."""
+"""Idempotency keys: stores the answers to creating requests."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from . import column_codec
 
 
 def digest(content: object) -> str:
-    """The same for the same content, in whatever order the keys of its objects come."""
+    """Returns a digest that is equal for equal content, whatever the order of object keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=_plain).encode()).hexdigest()
 
 
@@ -25,7 +25,7 @@ def _plain(value: object) -> object:
 
 
 def get(tx: Tx, office_id: str, route: str, key: str, since: Instant) -> tuple[str, list[str]] | None:
-    """Returns the digest of the request and the ids of what it created, if it was stored after `since`."""
+    """Returns the digest of a request and the ids of what it created, if it was stored after `since`."""
     row = tx.row("idempotency.get", office_id=office_id, route=route, idempotency_key=key)
     if row is None or row[2] <= since:
         return None

@@ -1,4 +1,4 @@
-"""Jobs: rows to values and back, one function a statement."""
+"""Jobs: converts rows to values and back, one function per statement."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -25,8 +25,9 @@ from .rows import JOBS
 
 
 class Place(NamedTuple):
-    """Where a job stands in its office's queue; smaller is sooner. Its priority is the one that the order goes by: with
-    the steps of its age."""
+    """The place of a job in its office's queue; smaller is earlier. The priority includes the steps that the job gained
+    by age.
+    """
 
     minus_priority: int
     position: int
@@ -39,16 +40,16 @@ class Place(NamedTuple):
 
     @property
     def bound(self) -> Bound:
-        """The part by which lanes are kept in order."""
+        """Returns the part of the place that lanes store to keep their order."""
         return self.minus_priority, self.position
 
 
-# Before every place.
+# Sorts before every place.
 _FRONT = Place(-(2**31), -(2**62), 0, "")
 
 
 class ExecutionSpec(NamedTuple):
-    """What running a job needs to know of it."""
+    """The fields of a job that its execution needs."""
 
     params: str
     chain_id: str
@@ -76,7 +77,7 @@ class FirstInLane(NamedTuple):
 
 
 class ToAge(NamedTuple):
-    """A queued job whose next step is due. `period` is None if its office does not age its jobs any more."""
+    """A queued job whose next step is due. `period` is None if its office no longer ages its jobs."""
 
     job_id: str
     lane_id: int
@@ -89,19 +90,19 @@ class ToAge(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """A job of which one thing that held it back is gone."""
+    """A job after one of the things that held it back is gone."""
 
     job_id: str
     office_id: str
     lane_id: int
     is_ready: bool
     bound: Bound
-    # Whether nothing but its signal holds it back.
+    # Whether the job waits for nothing but its signal.
     is_asking: bool = False
 
 
 class EndingFacts(NamedTuple):
-    """What the end of a running job depends on."""
+    """The facts about a running job that decide what follows its end."""
 
     office_id: str
     lane_id: int
@@ -114,16 +115,16 @@ class EndingFacts(NamedTuple):
     started_at: Instant
     retry_policy: RetryPolicy
     cancel_mode: CancelMode | None
-    # Whether a job waits for its chain.
+    # Whether another job waits for its chain.
     has_dependents: bool
-    # When it was queued or, if that is later, the time that it was to wait for.
+    # When it was queued or, if later, its `scheduled_for`.
     free_at: Instant
-    # What its session has asked to wait for.
+    # The signal that its session has asked to wait for.
     park: Mapping[str, Json] | None
 
 
 class Link(NamedTuple):
-    """What leads from a job to its place in its chain."""
+    """A job, its chain, and the job that it retries."""
 
     job_id: str
     chain_id: str
@@ -151,7 +152,7 @@ def get_many(tx: Tx, job_ids: Iterable[str]) -> dict[str, Job]:
 
 
 def chains(tx: Tx, job_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """(chain, office) by job."""
+    """Returns (chain, office) of each job."""
     return {row[0]: (row[1], row[2]) for row in tx.rows("jobs.chains", job_ids=column_codec.key_set(job_ids))}
 
 
@@ -161,7 +162,9 @@ def by_unique_key(tx: Tx, office_id: str, unique_key: str) -> Job | None:
 
 
 def last_position(tx: Tx, office_id: str, priority: int) -> tuple[int, int | None]:
-    """The last position of a level; and, if an office ages its jobs, the largest position that it has given."""
+    """Returns the last position of a level; and, if the office ages its jobs, the largest position that it has given
+    out.
+    """
     row = tx.row("jobs.last_position", office_id=office_id, priority=priority)
     assert row is not None
     return row[0] or 0, row[1]
@@ -172,18 +175,18 @@ def heads(tx: Tx, lane_id: int, limit: int) -> list[FirstInLane]:
 
 
 def firsts(tx: Tx, lane_ids: Iterable[int]) -> dict[int, FirstInLane]:
-    """The first ready job of each lane."""
+    """Returns the first ready job of each lane."""
     rows = tx.rows("jobs.firsts", lane_ids=column_codec.key_set(map(str, lane_ids)))
     return {lane_id: _head(*head) for lane_id, *head in rows}
 
 
 def start(tx: Tx, job_id: str, worker_id: str | None, now: Instant) -> None:
-    """A queued job begins to run; its run has been inserted just before."""
+    """Sets a queued job to RUNNING. Its run was inserted just before."""
     tx.execute_later("jobs.start", job_id=job_id, worker_id=worker_id, now=now)
 
 
 def ending_facts(tx: Tx, run_id: str, job_id: str) -> EndingFacts | None:
-    """None if the run has ended, or its job."""
+    """Returns the facts, or None if the run or its job has ended."""
     row = tx.row("jobs.ending_facts", run_id=run_id, job_id=job_id)
     if row is None:
         return None
@@ -197,7 +200,7 @@ def ending_facts(tx: Tx, run_id: str, job_id: str) -> EndingFacts | None:
 
 
 def asks_at_the_end(run_id: str, job_id: str) -> Read:
-    """What `ending_facts` will ask."""
+    """Returns the reads that `ending_facts` will make."""
     return Read("jobs.ending_facts", {"run_id": run_id, "job_id": job_id})
 
 
@@ -238,7 +241,7 @@ def close_with_run(tx: Tx, job_id: str, outcome: RunStatus, finished_at: Instant
 
 
 def running(tx: Tx, node_id: str | None = None, limit: int = 1_000_000) -> list[Job]:
-    """On one node, or on all."""
+    """Returns the running jobs of one node, or of all nodes."""
     if node_id is None:
         return _jobs(tx.rows("jobs.running", limit=limit))
     return _jobs(tx.rows("jobs.running_on", node_id=node_id, limit=limit))
@@ -249,7 +252,7 @@ def running_of(tx: Tx, office_id: str) -> list[Job]:
 
 
 def chain(tx: Tx, chain_id: str) -> list[Job]:
-    """The whole chain from its root, in the order of its links."""
+    """Returns the whole chain from its first job, in the order of its links."""
     found = {job.retry_of: job for job in _jobs(tx.rows("jobs.chain", chain_id=chain_id))}
     line = [found[None]] if None in found else []
     while line and line[-1].job_id in found:
@@ -258,8 +261,9 @@ def chain(tx: Tx, chain_id: str) -> list[Job]:
 
 
 def failures_before(tx: Tx, chain_id: str, job_id: str) -> list[FailureKind]:
-    """The kinds of the failed runs that lead to a job, oldest first: found by walking the chain, never counted."""
-    # A job that was cancelled before it ran and then retried by hand has no run; its link counts like an error's.
+    """Returns the failure kinds of the runs that lead to a job, the oldest first, by walking the chain."""
+    # A job that was cancelled before it ran, and then retried by hand, has no run. Its link counts like that of an
+    # error.
     return [kind or FailureKind.ERROR for kind, _ in attempts(tx, chain_id, job_id)[:-1]]
 
 
@@ -320,7 +324,7 @@ def expired(tx: Tx, now: Instant, limit: int) -> list[Job]:
 
 
 def next_instant(tx: Tx) -> Instant | None:
-    """When the next queued job is due, expires, or gets the default answer to its signal."""
+    """Returns when the next queued job is due, expires, or gets the default answer to its signal."""
     row = tx.row("jobs.next_instants")
     found = [instant for instant in row or () if instant is not None]
     return Instant(min(found)) if found else None
@@ -331,7 +335,9 @@ def pass_over(tx: Tx, job_id: str, now: Instant) -> None:
 
 
 def starving(tx: Tx, since: Instant, limit: int) -> list[tuple[str, int, FirstInLane]]:
-    """(office, lane, job) of ready jobs passed over since then, the longest first."""
+    """Returns (office, lane, job) of ready jobs that have been passed over since a time or longer, the longest
+    first.
+    """
     rows = tx.rows("jobs.starving", since=since, limit=limit)
     return [(office_id, lane_id, _head(*head)) for office_id, lane_id, *head in rows]
 
@@ -341,7 +347,7 @@ def set_place(tx: Tx, job_id: str, priority: int, position: int, ages_at: Instan
 
 
 def set_position(tx: Tx, job_id: str, position: int, ages_at: Instant | None) -> None:
-    """Gives a job that makes room another position; `ages_at` is its next step unless it has one."""
+    """Moves a job to another position to make room. `ages_at` becomes its next step unless it has one."""
     tx.execute("jobs.set_position", job_id=job_id, position=position, ages_at=ages_at)
 
 
@@ -359,7 +365,7 @@ def to_age(tx: Tx, now: Instant, limit: int) -> list[ToAge]:
 
 
 def age(tx: Tx, aged: Iterable[tuple[int, Instant | None, str]]) -> None:
-    """Stores (steps, next step, job) of queued jobs."""
+    """Stores the steps of queued jobs: (steps, next step, job) each."""
     tx.execute_batch("jobs.age", ("aged_steps", "ages_at", "job_id"), aged)
 
 
@@ -405,18 +411,18 @@ def position_before(tx: Tx, office_id: str, place: Place, but: str) -> int | Non
 def from_position(
     tx: Tx, office_id: str, place: Place, but: str, after: str, limit: int
 ) -> list[tuple[str, int, int, bool]]:
-    """(job, position, lane, whether it is ready) of the queued jobs of a level from a place on."""
+    """Returns (job, position, lane, whether it is ready) of the queued jobs of a level, from a position on."""
     rows = tx.rows("jobs.from_position", office_id=office_id, but=but, after=after, limit=limit, **_key(place))
     return [(job_id, position, lane_id, bool(is_ready)) for job_id, position, lane_id, is_ready in rows]
 
 
 def queue(tx: Tx, office_id: str, after: Place | None, limit: int) -> list[Job]:
-    """A page of the office's queue in its order, waiting jobs too."""
+    """Returns a page of the office's queue in order, waiting jobs included."""
     return _jobs(tx.rows("jobs.queue", office_id=office_id, limit=limit, **_key(after or _FRONT)))
 
 
 def queue_places(tx: Tx, office_id: str, after: Place | None, limit: int) -> list[tuple[Place, bool]]:
-    """The same page as places, each with whether its job may age."""
+    """Returns the same page as places, each with whether its job may age."""
     rows = tx.rows("jobs.queue_places", office_id=office_id, limit=limit, **_key(after or _FRONT))
     return [(Place(-row[1], row[2], row[3], row[0]), row[4] == 1) for row in rows]
 
@@ -443,12 +449,14 @@ def members(tx: Tx, group_id: str) -> list[Job]:
 
 
 def of_rows(rows: Iterable[Row]) -> list[Job]:
-    """The jobs of whole rows, which `pages.py` found."""
+    """Returns the jobs of whole rows, which `keyset_pagination.py` found."""
     return _jobs(rows)
 
 
 def shown(row: Row) -> dict[str, Any]:
-    """The JSON form of a job from its row, without `attempt`; what is stored as JSON stays a text, for `orjson`."""
+    """Returns the JSON form of a job from its row, without `attempt`. Columns that contain JSON stay text, for
+    `orjson`.
+    """
     found = JOBS.shown(row)
     unmet, *is_free = _HELD_BACK(row)
     decision, stage, outcome = _DECIDED(row)
@@ -464,17 +472,17 @@ def link_of(row: Row) -> Link:
 
 
 def links(tx: Tx, chain_ids: Iterable[str]) -> dict[str, str]:
-    """Which job each retry of these chains retries."""
+    """Returns for each retry in these chains the job that it retries."""
     return dict(tx.rows("pages.links", chain_ids=column_codec.key_set(chain_ids)))
 
 
 def queue_counts(tx: Tx) -> dict[str, int]:
-    """How many jobs of each office are queued, waiting ones too."""
+    """Returns how many jobs of each office are queued, waiting ones included."""
     return dict(tx.rows("pages.queue_counts"))
 
 
 def ready_counts(tx: Tx) -> dict[int, tuple[int, Instant]]:
-    """By lane, how many jobs are free to go, and since when the oldest of them exists."""
+    """Returns for each lane how many jobs are ready, and when the oldest of them was created."""
     return {lane_id: (count, Instant(oldest)) for lane_id, count, oldest in tx.rows("pages.ready_counts")}
 
 

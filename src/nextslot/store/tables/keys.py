@@ -1,4 +1,4 @@
-"""API keys: rows to values and back, one function a statement."""
+"""API keys: converts rows to values and back, one function per statement."""
 
 from nextslot.domain import Key
 from nextslot.store.contract import Tx
@@ -17,13 +17,13 @@ def get(tx: Tx, key_id: str) -> Key | None:
 
 
 def by_digest(tx: Tx, digest: str, now: Instant) -> Key | None:
-    """Finds a key by the digest of its text, or of the text before its last rotation until that one expires."""
+    """Finds a key by the digest of its text, or of its previous text until that one expires."""
     row = tx.row("keys.by_digest", digest=digest, now=now)
     return None if row is None else KEYS.value(row)
 
 
 def page(tx: Tx, before: str, limit: int) -> list[Key]:
-    """The newest first, from an id downwards."""
+    """Returns a page of keys, the newest first, below an id."""
     return [KEYS.value(row) for row in tx.rows("keys.page", before=before, limit=limit)]
 
 
@@ -37,7 +37,7 @@ def has_admin(tx: Tx) -> bool:
 
 
 def lasting_admins(tx: Tx) -> int:
-    """Counts the admin keys that do not expire."""
+    """Returns how many admin keys never expire."""
     row = tx.row("keys.lasting_admins")
     return row[0] if row else 0
 

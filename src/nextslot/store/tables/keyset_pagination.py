@@ -1,15 +1,14 @@
-"""A page of a list: the rows after a key that a filter lets through, found by an index and by looking at so many rows.
+"""Reads a page of a list: the rows after a key that match a filter, found through an index and by checking a bounded
+number of rows.
 
-Filters combine freely (a dozen fields, several values each), so there is no fixed statement for each question: the
-`where` is put together here, from fragments that are written in this package; what a caller says is always bound as a
-value and never becomes SQL. `filters.py` says which fragments a filter becomes; the statements are plain enough for
-both databases.
+Filters combine freely (a dozen fields, several values each), so there is no fixed statement for each combination. This
+module builds the `where` from fragments that this package contains. A caller's input is always bound as a value and
+never becomes SQL. `filter_sql.py` chooses the fragments of each filter. The statements work on both databases.
 
-How a page is found. One term *drives*: an index holds its rows in the order of the list. The others are checked row by
-row, and are written so that the database does not take another index for them. Since what is checked may let nothing
-through for a long while, a page looks at no more than BUDGET rows and then stops, wherever it is: its work depends
-neither on the depth of the page nor on the size of the history. Of several terms that could drive, the one that comes
-furthest with that many rows does.
+How it finds a page: one term *drives*, which means that an index holds its rows in the order of the list. The other
+terms are checked row by row, in a form for which the database uses no other index. Long stretches of rows may fail the
+check, so a page reads at most BUDGET rows and then stops at any place. Its cost depends neither on the depth of the
+page nor on the size of the history. If several terms could drive, the one whose BUDGET rows reach furthest is chosen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 from nextslot.store.contract import Row, Tx
 
-# Measured in bench/lists.py: a page that looks at so many rows and finds none takes about 30 ms.
+# Measured in bench/lists.py: a page that reads this many rows without a match takes about 30 ms.
 BUDGET = 10_000
 
 Key = tuple[int | str, ...]
@@ -26,21 +25,21 @@ Key = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A table in an order that never changes for a row: by columns that are written once."""
+    """A table and the order of its list, by columns that never change after the insert."""
 
     table: str
     columns: str
     key: tuple[str, ...]
     is_newest_first: bool = True
-    # What leads a statement to the index of the whole list.
+    # The condition that makes a statement use the index of the whole list.
     everything: str = "1 = 1"
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A condition: one of its alternatives, no two of which hold for the same row.
+    """A condition: one of its alternatives must hold, and no row satisfies two of them.
 
-    `is_indexed` says that for each alternative there is an index with its rows in the order of the list.
+    `is_indexed`: for each alternative, an index has its rows in the order of the list.
     """
 
     alternatives: tuple[str, ...]
@@ -49,21 +48,21 @@ class Term:
 
 
 class Found(NamedTuple):
-    """Rows in order, and the key to go on from, if there may be more."""
+    """Rows in order, and the key from which to continue, if there may be more."""
 
     rows: list[Row]
     after: Key | None
 
 
 class _Span(NamedTuple):
-    """From after a key to another, which is included; None is the end of the list on that side."""
+    """The rows after one key up to and including another; None means the beginning or the end of the list."""
 
     after: Key | None
     until: Key | None
 
 
 def one_of(column: str, values: Sequence[str], *, is_indexed: bool = True, lead: str = "") -> Term:
-    """A column has one of these values; `lead` is what its index wants to be told besides."""
+    """Makes the term that a column has one of these values. `lead` is a further condition that the index needs."""
     bound = {f"{column}_{number}": str(value) for number, value in enumerate(values)}
     return Term(tuple(f"{column} = :{name}{lead}" for name in bound), bound, is_indexed)
 
@@ -71,7 +70,7 @@ def one_of(column: str, values: Sequence[str], *, is_indexed: bool = True, lead:
 def find(
     tx: Tx, listing: Listing, terms: Sequence[Term], after: Key | None, limit: int, until: Key | None = None
 ) -> Found:
-    """The first `limit` rows after a key, and down to another, that satisfy every term."""
+    """Returns the first `limit` rows after a key, up to another key, that satisfy every term."""
     span = _Span(after, until)
     drivers = [term for term in terms if term.is_indexed] or [Term((listing.everything,))]
     driver, floor = drivers[0], None
@@ -86,7 +85,9 @@ def find(
 
 
 def _furthest(tx: Tx, listing: Listing, drivers: Sequence[Term], span: _Span) -> tuple[Term, Key | None]:
-    """The term whose next BUDGET rows lead furthest, and to where; None: to the end."""
+    """Returns the term whose next BUDGET rows reach furthest, and the key that they reach; None: the end of the
+    list.
+    """
     reach: list[tuple[Key, Term]] = []
     for driver in drivers:
         floor = _floor(tx, listing, driver, span)
@@ -98,7 +99,7 @@ def _furthest(tx: Tx, listing: Listing, drivers: Sequence[Term], span: _Span) ->
 
 
 def _floor(tx: Tx, listing: Listing, driver: Term, span: _Span) -> Key | None:
-    """Where so many rows of a term end; of its alternatives, where the first of them does."""
+    """Returns the key at which BUDGET rows of a term end; with several alternatives, the nearest of their ends."""
     ends: list[Key] = []
     for alternative in driver.alternatives:
         where, values = _where(listing, alternative, driver.values, (), span)
@@ -111,7 +112,7 @@ def _floor(tx: Tx, listing: Listing, driver: Term, span: _Span) -> Key | None:
 
 
 def _gather(tx: Tx, listing: Listing, driver: Term, checks: Sequence[Term], span: _Span, limit: int) -> list[Row]:
-    """Each alternative is read in the order of the list; together they are put into that order again."""
+    """Reads the rows of each alternative in the order of the list, and merges them into that order."""
     found: list[Row] = []
     for alternative in driver.alternatives:
         where, values = _where(listing, alternative, driver.values, checks, span)
@@ -129,7 +130,7 @@ def _where(
     parts = [alternative]
     values = {name: value for name, value in bound.items() if f":{name}" in alternative.split()}
     for check in checks:
-        # A case is nothing that an index could answer.
+        # No index can answer a `case`, so the database keeps to the driving term's index.
         parts.append(f"case when {' or '.join(f'({one})' for one in check.alternatives)} then 1 else 0 end = 1")
         values.update(check.values)
     further, back = ("<", ">=") if listing.is_newest_first else (">", "<=")

@@ -1,4 +1,4 @@
-"""Lanes, limits and pauses: the stored counters that decide what may start, one function a statement."""
+"""Lanes, limits and pauses: the stored counters that decide what may start, one function per statement."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from nextslot.system.instant import Instant
 
 from . import column_codec
 
-# Where a job stands in its office's queue, as far as lanes are kept in order: see `jobs.Place.bound`.
+# The part of a job's place by which lanes are ordered: see `jobs.Place.bound`.
 Bound = tuple[int, int]
 
 
 @dataclass(slots=True)
 class LaneCounts:
-    """What changes of a lane. `first` is not behind the lane's first ready job; None if the lane has none."""
+    """The counters of a lane. `first` is at or before the place of its first ready job; None if the lane has none."""
 
     ready: int
     is_open: bool
@@ -25,7 +25,7 @@ class LaneCounts:
 
 
 class ClassFront(NamedTuple):
-    """The lanes of a class in an office from `place` on, which is that of the first one that was not read yet."""
+    """The lanes of a class in an office that were not read yet. `place` is that of the first of them."""
 
     lane_id: int
     place: tuple[int, int, int]
@@ -33,7 +33,7 @@ class ClassFront(NamedTuple):
 
 @dataclass(slots=True)
 class LaneTally:
-    """What is added to the number of ready jobs, and to the sums that an office's statistics are made of."""
+    """The amounts to add to a lane's number of ready jobs, and to the totals of its office's statistics."""
 
     ready: int = 0
     running: int = 0
@@ -88,12 +88,16 @@ def add(
 
 
 def of_affinity(tx: Tx, affinity: str, limit: int) -> list[int]:
-    """Lanes of any office with this affinity that have ready jobs; of offices that were served long ago first."""
+    """Returns lanes of any office with this affinity and ready jobs; those of offices that were served long ago come
+    first.
+    """
     return [row[0] for row in tx.rows("lanes.of_affinity", affinity=affinity, limit=limit)]
 
 
 def loaded(tx: Tx) -> dict[str, tuple[str, Instant | None]]:
-    """By resource, the affinity of the last job that started there, and since when others are passed over for it."""
+    """Returns for each resource the affinity of the last job that started there, and since when others are passed over
+    for it.
+    """
     return {row[0]: (row[1], column_codec.instant(row[2])) for row in tx.rows("lanes.loaded")}
 
 
@@ -121,7 +125,9 @@ def get(tx: Tx, lane_id: int) -> Lane:
 
 
 def class_key(job_type: str, resources: Mapping[str, int], shared: Mapping[str, int], of_office: int) -> str:
-    """The same for all lanes, of any office, that need the same of what is shared and of the office as a whole."""
+    """Returns a key that is equal for all lanes, of any office, with the same type, resources, shared limits and units
+    of the office's limit.
+    """
     own = {} if of_office == 1 else {"office": of_office}
     return column_codec.canonical({"type": job_type, "resources": resources, "limits": shared, **own})
 
@@ -133,8 +139,8 @@ def counts(tx: Tx, lane_id: int) -> LaneCounts:
 
 
 def of_office(tx: Tx, office_id: str, limit: int) -> tuple[bool, int, int, float | None, dict[int, LaneCounts]]:
-    """Whether an office is paused, how many callers wait, when it was last served, the period by which its jobs age,
-    and its first lanes in order that have ready jobs.
+    """Returns whether an office is paused, how many callers wait, when it was last served, the period by which its jobs
+    age, and its first lanes in order that have ready jobs.
     """
     rows = tx.rows("lanes.of_office", office_id=office_id, limit=limit)
     is_paused, callers, turn, aging = rows[0][:4]
@@ -142,14 +148,16 @@ def of_office(tx: Tx, office_id: str, limit: int) -> tuple[bool, int, int, float
 
 
 def classes_of(tx: Tx, office_id: str) -> tuple[dict[str, ClassFront], dict[int, LaneCounts]]:
-    """Each class of an office's lanes that have ready jobs, with nothing of it read; and the lanes that are open."""
+    """Returns each class of lanes with ready jobs in an office, without reading those lanes; and the lanes that are
+    open.
+    """
     rows = tx.rows("lanes.classes_of", office_id=office_id)
     fronts = {row[0]: ClassFront(row[1], (row[2], row[3], row[1])) for row in rows}
     return fronts, {row[4]: _counts(*row[5:]) for row in rows if row[4] is not None}
 
 
 def of_class(tx: Tx, office_id: str, class_key: str, place: tuple[int, int, int], limit: int) -> dict[int, LaneCounts]:
-    """The first lanes of a class in an office that have ready jobs, in order, from a place on."""
+    """Returns the first lanes of a class in an office that have ready jobs, in order, from a place on."""
     rows = tx.rows(
         "lanes.of_class",
         office_id=office_id,
@@ -168,25 +176,25 @@ def _counts(ready: int, is_open: int, turn: int, rank: int | None, position: int
 
 
 def running_counts(tx: Tx) -> list[tuple[int, str, int]]:
-    """(lane, office, how many jobs run) of every lane."""
+    """Returns (lane, office, number of running jobs) of every lane."""
     return [(lane_id, office_id, running) for lane_id, office_id, running in tx.rows("pages.lane_offices")]
 
 
 def waiting_offices(tx: Tx) -> list[str]:
-    """The offices that have ready jobs."""
+    """Returns the offices that have ready jobs."""
     return [office_id for (office_id,) in tx.rows("lanes.waiting_offices")]
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchHints:
-    """What a look at the queue has to care about at all."""
+    """What a dispatch round has to consider: pauses, waiting callers, starving jobs, outages, ready jobs with room."""
 
     pauses: int
     passed_over_since: int | None
     has_open_lanes: bool
     callers: int
     outages: int
-    # The largest turn of an office.
+    # The largest turn number of any office.
     last_turn: int
 
 
@@ -217,23 +225,25 @@ def tally(tx: Tx, lane_id: int, tally: LaneTally) -> None:
 
 
 def first_open(tx: Tx, but: Iterable[str]) -> list[tuple[int, int]]:
-    """(lane, turn): of each class the open lane whose office was served longest ago, leaving out some offices."""
+    """Returns (lane, turn): for each class, the open lane whose office was served longest ago. Leaves out some
+    offices.
+    """
     return [(lane_id, turn) for lane_id, turn in tx.rows("lanes.first_open", but=column_codec.key_set(but))]
 
 
 def next_open(tx: Tx, class_key: str, but: Iterable[str]) -> tuple[int, int] | None:
-    """As `first_open`, of one class."""
+    """Returns the same for one class."""
     row = tx.row("lanes.next_open", class_key=class_key, but=column_codec.key_set(but))
     return None if row is None else (row[0], row[1])
 
 
 def idle(tx: Tx, after: int, limit: int) -> list[int]:
-    """Lanes that may be unused, by their counters, in the order of their ids."""
+    """Returns lanes whose counters allow that they are unused, in the order of their ids."""
     return [lane_id for (lane_id,) in tx.rows("lanes.idle", after=after, limit=limit)]
 
 
 def drop_unused(tx: Tx, lane_ids: Iterable[int]) -> int:
-    """Deletes those of these lanes that nothing refers to, and the limits of roles that only they had."""
+    """Deletes those of these lanes to which nothing refers, and the limits of roles that only they had."""
     rows = tx.rows("lanes.drop_unused", lane_ids=column_codec.key_set(map(str, lane_ids)))
     gone: dict[str, set[str]] = {}
     for office_id, local in rows:

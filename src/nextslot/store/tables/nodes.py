@@ -1,4 +1,4 @@
-"""Nodes: the machines that share a database, one function a statement."""
+"""Nodes: the machines that share a database, one function per statement."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from . import column_codec
 
 
 class NodeInfo(NamedTuple):
-    """What a node says of itself when it joins."""
+    """What a node publishes about itself when it joins."""
 
     node_id: str
     host: str
@@ -22,7 +22,7 @@ class NodeInfo(NamedTuple):
 
 
 def register(tx: Tx, card: NodeInfo, lease_seconds: float | None, now: Instant) -> int:
-    """Begins a new life; its number."""
+    """Stores a new incarnation of a node. Returns its number (`life`)."""
     row = tx.row(
         "nodes.register",
         node_id=card.node_id,
@@ -41,7 +41,7 @@ def register(tx: Tx, card: NodeInfo, lease_seconds: float | None, now: Instant) 
 
 
 def replace(tx: Tx, node_id: str, now: Instant) -> None:
-    """Where there can be one only, all others are gone, and what they had with them."""
+    """Marks all other nodes as gone, with their resources, where there can be only one node."""
     tx.execute("nodes.replace", node_id=node_id, nothing=column_codec.canonical({}), now=now)
 
 
@@ -50,30 +50,30 @@ def leave(tx: Tx, node_id: str, life: int, now: Instant) -> bool:
 
 
 def lose(tx: Tx, now: Instant) -> list[str]:
-    """Those whose lease is over by the database's clock are lost from now on."""
+    """Marks the nodes as lost whose lease has ended by the database's clock."""
     return [node_id for (node_id,) in tx.rows("nodes.lose", now=now)]
 
 
 def lapsed(tx: Tx) -> bool:
-    """Whether there is one whose lease is over. Without a clock of its own the database has no leases."""
+    """Returns whether any node's lease has ended. A database without a clock of its own has no leases."""
     return tx.row("nodes.lapsed", now=0) is not None
 
 
 def time(tx: Tx, now: Instant) -> Instant:
-    """Returns the time of the clock that leases go by: the server's, or where there is none what was given."""
+    """Returns the time of the clock that leases use: the server's, or the given time if there is no server."""
     row = tx.row("nodes.time", now=now)
     assert row is not None
     return Instant(row[0])
 
 
 def time_until_lost(tx: Tx, node_id: str, now: Instant) -> tuple[str, float] | None:
-    """On which machine the last life of a node may still be at work, and for how many seconds."""
+    """Returns the machine on which the last incarnation of a node may still work, and for how many seconds at most."""
     row = tx.row("nodes.patience", node_id=node_id, now=now)
     return None if row is None else (row[0], (row[1] or 0) / 1_000_000)
 
 
 def forget(tx: Tx, node_id: str) -> None:
-    """What a node that is gone had is nowhere any more."""
+    """Marks a node that is gone as forgotten, without resources."""
     tx.execute("nodes.forget", node_id=node_id, nothing=column_codec.canonical({}))
 
 
@@ -87,17 +87,17 @@ def get(tx: Tx, node_id: str) -> Node | None:
 
 
 def drain(tx: Tx, node_id: str, is_draining: bool) -> bool:
-    """Whether that changed anything."""
+    """Sets whether a node is draining. Returns whether that changed anything."""
     return tx.execute("nodes.drain", node_id=node_id, is_draining=int(is_draining)) == 1
 
 
 def offer(tx: Tx, node_id: str, life: int, job_types: list[str]) -> bool:
-    """What a node can run now; whether that is something else than before."""
+    """Stores the job types that a node can run now. Returns whether they changed."""
     return tx.execute("nodes.job_types", node_id=node_id, life=life, job_types=column_codec.dumps(job_types)) == 1
 
 
 def touch(tx: Tx, node_id: str, now: Instant) -> None:
-    """Notes that a node was seen: the one row that a probe writes to find out whether the database stores anything."""
+    """Stores that a node was seen. `/ready` writes this row to find out whether the database stores anything."""
     tx.execute("nodes.touch", node_id=node_id, now=now)
 
 
@@ -106,18 +106,18 @@ def lead(tx: Tx, node_id: str) -> None:
 
 
 def settings_changed(tx: Tx) -> None:
-    """What every node keeps in memory has to be read again."""
+    """Makes every node read again what it keeps in memory of the settings."""
     tx.execute("nodes.settings_changed")
     tx.announce("settings")
 
 
 def without_office(tx: Tx) -> list[str]:
-    """Nodes that are gone, and whose jobs or callers are not ended yet."""
+    """Returns nodes that are gone and whose jobs or callers have not ended yet."""
     return [node_id for (node_id,) in tx.rows("nodes.homeless")]
 
 
 def to_stop(tx: Tx, node_id: str) -> list[str]:
-    """The runs of a node that are to be stopped because somebody cancelled them."""
+    """Returns the runs of a node that must stop because somebody cancelled them."""
     return [run_id for (run_id,) in tx.rows("nodes.to_stop", node_id=node_id)]
 
 

@@ -1,4 +1,4 @@
-"""The ledger of schedules: what became of each occurrence; rows to values and back, one function a statement."""
+"""Occurrences of schedules and their outcomes: converts rows to values and back, one function per statement."""
 
 from collections.abc import Iterable
 
@@ -15,12 +15,12 @@ def insert(tx: Tx, occurrences: Iterable[Occurrence]) -> None:
 
 
 def page(tx: Tx, schedule_id: str, before: Instant, limit: int) -> list[Occurrence]:
-    """The newest first, from an instant downwards."""
+    """Returns a page of occurrences, the newest first, before an instant."""
     rows = tx.rows("occurrences.page", schedule_id=schedule_id, before=before, limit=limit)
     return [OCCURRENCES.value(row) for row in rows]
 
 
 def last(tx: Tx, schedule_id: str) -> Instant | None:
-    """The last instant that a schedule's ledger covers."""
+    """Returns the last instant for which a schedule has an outcome."""
     row = tx.row("occurrences.last", schedule_id=schedule_id)
     return None if row is None else column_codec.instant(row[0])

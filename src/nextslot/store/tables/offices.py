@@ -1,4 +1,4 @@
-"""Offices: rows of settings, to values and back, one function a statement."""
+"""Offices: converts rows of settings to values and back, one function per statement."""
 
 from functools import lru_cache
 
@@ -11,7 +11,7 @@ from .rows import OFFICES
 
 
 class Touched:
-    """Whether this transaction has written an office: who keeps something of offices in memory reads it again then."""
+    """Whether this transaction has written an office, so that caches of offices must be read again after it."""
 
     def __init__(self, tx: Tx) -> None:
         self.is_touched = False
@@ -33,7 +33,7 @@ def get(tx: Tx, office_id: str) -> Office | None:
 
 
 def page(tx: Tx, after: str, limit: int) -> list[Office]:
-    """By their ids, from one on."""
+    """Returns a page of offices, ordered by id."""
     return [_office(row) for row in tx.rows("pages.offices", after=after, limit=limit)]
 
 
@@ -47,7 +47,7 @@ def begin_aging(tx: Tx, office_id: str) -> None:
 
 
 def aging(tx: Tx) -> tuple[str, float | None, Place | None] | None:
-    """An office whose jobs are to get their first step: its id, its period, and the place after which they are."""
+    """Returns an office whose jobs must get their first step: its id, its period, and the last place that is done."""
     row = tx.row("offices.aging")
     if row is None:
         return None
@@ -56,7 +56,7 @@ def aging(tx: Tx) -> tuple[str, float | None, Place | None] | None:
 
 
 def age_from(tx: Tx, office_id: str, place: Place | None) -> None:
-    """Stores how far the jobs of an office have got their first step; None: all have."""
+    """Stores up to which place the jobs of an office have their first step; None: all of them."""
     tx.execute(
         "offices.age_from", office_id=office_id, aging_from=None if place is None else column_codec.dumps(list(place))
     )
@@ -66,7 +66,7 @@ def set_last_position(tx: Tx, office_id: str, position: int) -> None:
     tx.execute("offices.set_last_position", office_id=office_id, position=position)
 
 
-# Every request reads its office, and few offices are ever changed.
+# Cached, because every request reads its office and offices rarely change.
 @lru_cache(maxsize=1024)
 def _office(row: Row) -> Office:
     return OFFICES.value(row)

@@ -1,6 +1,6 @@
-"""What is old enough to go, and its removal: one function a statement, called by `engine.retention`.
+"""Finds and deletes old history for `engine.retention`, one function per statement.
 
-Rows that the rules keep are deleted under maintenance, which the same transaction ends.
+The rules of the database protect some rows. Those are deleted in maintenance mode, which the same transaction ends.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,8 @@ from nextslot.system.instant import Instant
 
 from . import column_codec
 
-# In the order in which they refer to each other. Rollups are compared with history only after what was deleted.
+# In the order in which the tables refer to each other. Rollups come last: they are compared with the remaining history
+# only.
 _DROP_JOBS = (
     "retention.mark_jobs",
     "retention.drop_attempts",
@@ -28,7 +29,7 @@ _DROP_JOBS = (
 
 
 class Root(NamedTuple):
-    """Where a chain, or a group of chains, begins."""
+    """The beginning of a chain, or of a group of chains."""
 
     job_id: str
     created_at: int
@@ -60,7 +61,7 @@ def roots(tx: Tx, before: Instant, after: tuple[int, str], limit: int) -> list[R
 
 
 def jobs_of(tx: Tx, root: Root) -> list[OldJob]:
-    """Everything that goes together: a chain, or all chains of a group."""
+    """Returns the jobs that are deleted together: of a chain, or of all chains of a group."""
     if root.group_id is None:
         rows = tx.rows("retention.chain", chain_id=root.job_id)
     else:
@@ -104,7 +105,7 @@ def drop_direct(tx: Tx, run_ids: Iterable[str]) -> None:
 
 
 def old_events(tx: Tx, before: Instant) -> tuple[int, int]:
-    """(the number of the first event there is, that of the first which is kept)"""
+    """Returns (the number of the first event, the number of the first event to keep)."""
     kept, first = tx.row("retention.first_recent_event", before=before), tx.row("retention.first_event")
     return (first[0] or 0) if first else 0, (kept[0] or 0) if kept else 0
 
@@ -132,7 +133,7 @@ def drop_audit(tx: Tx, audit_ids: Iterable[str]) -> None:
 
 
 def rollups(tx: Tx, before: Instant, limit: int) -> list[tuple[int, int]]:
-    """(step, at) of spans that had ended before a time, as rollups or depths of the queue."""
+    """Returns (step, at) of the rollups and queue depths whose span ended before a time."""
     return [(step, at) for step, at in tx.rows("retention.rollups", before=before, limit=limit)]
 
 
@@ -144,6 +145,6 @@ def drop_rollups(tx: Tx, spans: Iterable[tuple[int, int]]) -> None:
 
 
 def known_runs(tx: Tx, run_ids: Iterable[str]) -> dict[str, bool]:
-    """Which of these are stored; True of those that have ended."""
+    """Returns those of these runs that are stored, each with whether it has ended."""
     rows = tx.rows("retention.known", run_ids=column_codec.key_set(run_ids))
     return {run_id: has_ended == 1 for run_id, has_ended in rows}

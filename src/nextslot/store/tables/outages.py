@@ -1,4 +1,4 @@
-"""Outages: resources that do not answer, one function a statement."""
+"""Outages: resources that do not answer, one function per statement."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from . import column_codec
 
 
 class Outage(NamedTuple):
-    """A resource that has failed to answer; it is held once `held_since` is set."""
+    """A resource that has failed to answer. It is held once `held_since` is set."""
 
     resource: str
     failures: int
@@ -17,13 +17,13 @@ class Outage(NamedTuple):
     probe_at: Instant | None
     pause_seconds: float
     is_probed: bool
-    # When its quota is renewed, if that is why it is held; and how often in a row it has said that it is used up.
+    # When its quota is renewed, if it is held for that reason; and how often in a row its quota was used up.
     quota_until: Instant | None
     quota_answers: int
 
 
 def failed(tx: Tx, resource: str, first_pause: float) -> tuple[int, bool, float]:
-    """(failures in a row, whether it is held, its pause) after one more."""
+    """Counts one more failure. Returns (failures in a row, whether the resource is held, its pause)."""
     row = tx.row("outages.failed", resource=resource, pause_seconds=first_pause)
     assert row is not None
     return row[0], row[1] is not None, row[2]
@@ -35,7 +35,7 @@ def hold(tx: Tx, resource: str, pause_seconds: float, now: Instant) -> None:
 
 
 def answered(tx: Tx, resource: str) -> bool:
-    """It works; whether it had been held."""
+    """Stores that a resource answers. Returns whether it was held."""
     row = tx.row("outages.answered", resource=resource)
     return row is not None and row[0] is not None
 
@@ -50,14 +50,16 @@ def get(tx: Tx, resource: str) -> Outage | None:
 
 
 def use_up(tx: Tx, resource: str, until: Instant, first_pause: float, now: Instant) -> Instant:
-    """Its quota is used up. Returns when the hold ends: an earlier answer may have named a later instant."""
+    """Stores that a resource's quota is used up. Returns when the hold ends; an earlier answer may have named a later
+    instant.
+    """
     row = tx.row("outages.use_up", resource=resource, until=until, pause_seconds=first_pause, now=now)
     assert row is not None
     return Instant(row[0])
 
 
 def renew(tx: Tx, resource: str) -> None:
-    """Its quota may be used again; how often it was used up in a row stays known until something succeeds."""
+    """Ends the hold after a quota was renewed. The number of refusals in a row is kept until something succeeds."""
     tx.execute("outages.renew", resource=resource)
 
 
@@ -66,7 +68,7 @@ def forget(tx: Tx, resource: str) -> None:
 
 
 def probe(tx: Tx, resource: str) -> bool:
-    """Claims the right to try it; False if somebody else does."""
+    """Claims the right to try a resource. Returns False if another node or job has it."""
     return tx.execute("outages.probe", resource=resource) == 1
 
 

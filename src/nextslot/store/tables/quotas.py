@@ -1,4 +1,4 @@
-"""Quotas of offices: rows to values and back, one function a statement."""
+"""Quotas of offices: converts rows to values and back, one function per statement."""
 
 from collections.abc import Iterable, Mapping
 
@@ -17,13 +17,13 @@ def put(tx: Tx, office_id: str, quotas: Mapping[str, Json]) -> None:
 
 
 def open_chains(tx: Tx, office_id: str) -> int:
-    """Counts the chains that have not ended, as of the beginning of the transaction."""
+    """Returns how many chains had not ended when the transaction began."""
     row = tx.row("quotas.open_chains", office_id=office_id)
     return int(row[0]) if row else 0
 
 
 def classes(tx: Tx, office_id: str) -> int:
-    """Counts the classes of an office's lanes, with those that this transaction has added."""
+    """Returns how many classes of lanes an office has, those that this transaction added included."""
     row = tx.row("quotas.classes", office_id=office_id)
     assert row is not None
     count: int = row[0]
@@ -31,11 +31,11 @@ def classes(tx: Tx, office_id: str) -> int:
 
 
 def lanes(tx: Tx, office_id: str) -> int:
-    """Counts the lanes of an office that had ready jobs before this transaction."""
+    """Returns how many lanes of an office had ready jobs before this transaction."""
     row = tx.row("quotas.lanes", office_id=office_id)
     return int(row[0]) if row else 0
 
 
 def offices_of(tx: Tx, run_ids: Iterable[str]) -> dict[str, str]:
-    """The office of each of these runs and direct executions; those that are not stored are left out."""
+    """Returns the office of each of these runs and direct executions that is stored."""
     return dict(tx.rows("quotas.offices_of", run_ids=column_codec.key_set(run_ids)))

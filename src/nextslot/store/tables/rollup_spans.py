@@ -1,4 +1,4 @@
-"""Puts ends of jobs into rollups, and rollups of smaller spans of time into larger ones; compares them with history.
+"""Adds ends of jobs to rollups, merges rollups of small spans of time into larger ones, and compares them with history.
 
 `engine/rollups.py` and `doctor` call it. Rollups are read, added up and written in one transaction; only one writes at
 a time, on PostgreSQL too.
@@ -32,7 +32,7 @@ BEYOND = 1 << 62
 
 
 class Difference(NamedTuple):
-    """A rollup that says something else than history."""
+    """A rollup that differs from history."""
 
     at: int
     key: RollupKey
@@ -41,10 +41,10 @@ class Difference(NamedTuple):
 
 
 def fold(tx: Tx, minute: int, now: int) -> None:
-    """Adds the ends before a minute to the rollups of their time, and the oldest rollups to those of larger spans.
+    """Moves the ends of recent minutes into rollups, and merges the oldest rollups into larger spans.
 
-    At most one larger span at a time, so that no transaction takes long. Called once in a minute with work, so smaller
-    spans become fewer faster than new ones come.
+    Merges at most one larger span per call, so that no transaction takes long. It runs once in each minute with work,
+    so it merges spans faster than new ones are added.
     """
     add(tx, rollups.take_recent(tx, minute), now)
     for step, larger in LARGER:
@@ -58,7 +58,7 @@ def fold(tx: Tx, minute: int, now: int) -> None:
 
 
 def add(tx: Tx, ends: Iterable[tuple[End, int]], now: int) -> None:
-    """Adds ends, and how many alike, to the rollups of their time."""
+    """Adds ends, each with its number, to the rollups of their time."""
     spans: dict[tuple[int, int], dict[RollupKey, Totals]] = {}
     for end, jobs in ends:
         step = stored_step(end.minute, now)
@@ -87,7 +87,7 @@ def _end(at: int, step: int) -> int:
 
 
 def differences(tx: Tx) -> list[Difference]:
-    """Compares the rollups with history, from the first day on that both have as a whole."""
+    """Compares the rollups with history, from the first day that both cover as a whole."""
     begin = _next_day(max(rollups.bounds(tx)))
     larger = rollups.larger_spans(tx)
     stored: dict[tuple[int, RollupKey], Totals] = {}
@@ -106,7 +106,7 @@ def differences(tx: Tx) -> list[Difference]:
 
 
 def rebuild(tx: Tx) -> None:
-    """Makes the rollups again from history, from the first day on that history has as a whole."""
+    """Makes the rollups again from history, from the first day that history covers as a whole."""
     begin = _next_day(rollups.bounds(tx)[0])
     rollups.clear_from(tx, begin)
     ends = Counter(end for end in rollups.history(tx) if end.minute >= begin)
@@ -114,7 +114,7 @@ def rebuild(tx: Tx) -> None:
 
 
 def is_behind_history(tx: Tx) -> bool:
-    """Returns whether history goes further back than the rollups: an older release has counted nothing."""
+    """Returns whether history goes further back than the rollups, because an older release counted nothing."""
     history_from, written_from = rollups.bounds(tx)
     return written_from > history_from and any(
         _next_day(history_from) <= end.minute < written_from for end in rollups.history(tx)
@@ -132,7 +132,7 @@ def _stored(tx: Tx) -> Iterator[tuple[int, RollupKey, Totals]]:
 
 
 def _span(at: int, larger: set[tuple[int, int]]) -> int:
-    """Returns the beginning of the largest span around a time that is stored: what is in it cannot be told apart."""
+    """Returns the beginning of the largest stored span around a time: ends within one span cannot be distinguished."""
     return next((floor(at, step) for step in (DAY, HOUR) if (step, floor(at, step)) in larger), floor(at, MINUTE))
 
 

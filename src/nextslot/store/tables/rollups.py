@@ -1,4 +1,4 @@
-"""Rollups of ended jobs, and the depth of the queue by minute: one function a statement."""
+"""Rollups of ended jobs, and the depth of the queue by minute: one function per statement."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -13,7 +13,7 @@ _COUNTED = (*End._fields, "jobs")
 
 
 class Rollup(NamedTuple):
-    """What ended alike in the span that begins `at`."""
+    """The number of equal ends in the span that begins `at`."""
 
     at: int
     key: RollupKey
@@ -25,7 +25,7 @@ def count(tx: Tx, ends: Iterable[tuple[End, int]]) -> None:
 
 
 def take_recent(tx: Tx, before: int) -> list[tuple[End, int]]:
-    """Removes the minutes before a time. Returns what ended in them, and how many alike."""
+    """Deletes the ends of minutes before a time. Returns them, each with its number."""
     return [(End(*row[:-1]), row[-1]) for row in tx.rows("rollups.take_recent", before=before)]
 
 
@@ -35,12 +35,12 @@ def recent(tx: Tx, begin: int, until: int, office_id: str = "") -> list[tuple[En
 
 
 def take(tx: Tx, step: int, begin: int, until: int) -> list[Rollup]:
-    """Removes the rollups of one step in a range, and returns them."""
+    """Deletes the rollups of one step in a range, and returns them."""
     return [_rollup(row) for row in tx.rows("rollups.take", step=step, begin=begin, until=until)]
 
 
 def stored(tx: Tx, step: int, begin: int, until: int, office_id: str = "") -> list[Rollup]:
-    """The rollups of one step in a range, of one office or, if it is empty, of all."""
+    """Returns the rollups of one step in a range, of one office or, if that is empty, of all."""
     if office_id:
         rows = tx.rows("rollups.range_of_office", step=step, begin=begin, until=until, office_id=office_id)
     else:
@@ -64,7 +64,7 @@ def oldest(tx: Tx, step: int) -> int | None:
 
 
 def sample(tx: Tx, minute: int) -> None:
-    """Stores how many jobs are in the queue, unless that of this minute is stored."""
+    """Stores how many jobs are in the queue, unless this minute has a stored depth."""
     if tx.row("rollups.is_sampled", minute=minute) is None:
         tx.execute("rollups.sample", minute=minute)
 
@@ -76,7 +76,7 @@ def depth_now(tx: Tx, office_id: str, job_type: str) -> int:
 
 
 def depths(tx: Tx, begin: int, until: int, office_id: str, job_type: str) -> dict[int, int]:
-    """The depths that were stored in a range, and the first one after it, by time."""
+    """Returns the stored depths in a range, and the first one after it, by time."""
     found: dict[int, int] = {}
     following = [tx.row("rollups.next_sample", step=step, after=until) for step in STORED_STEPS]
     last = min((row[0] for row in following if row is not None and row[0] is not None), default=None)
@@ -98,29 +98,29 @@ def oldest_depth(tx: Tx, step: int) -> int | None:
 
 
 def keep_depth(tx: Tx, step: int, larger: int, at: int, begin: int, until: int) -> None:
-    """Keeps, of the depths of one step in a range, only that of one time, as that of the larger span."""
+    """Keeps only one of the depths of a step in a range: it becomes the depth of the larger span."""
     tx.execute("rollups.keep_depth", step=step, larger=larger, at=at)
     tx.execute("rollups.drop_depths", step=step, begin=begin, until=until)
 
 
-# History that rollups are compared with.
+# The history with which rollups are compared.
 
 
 def bounds(tx: Tx) -> tuple[int, int]:
-    """From when history is complete, and from when rollups were written."""
+    """Returns since when history is complete, and since when rollups are written."""
     found: dict[str, int] = dict(tx.rows("rollups.bounds"))
     return found.get("history_from", 0), found.get("written_from", 0)
 
 
 def clear_from(tx: Tx, begin: int) -> None:
-    """Removes the rollups from a time on, which is when they are written from."""
+    """Deletes the rollups from a time on. Rollups are written from that time on."""
     tx.execute("rollups.clear_from", begin=begin)
     tx.execute("rollups.clear_recent", begin=begin)
     tx.execute("rollups.reset_bound", name="written_from", at=begin)
 
 
 def larger_spans(tx: Tx) -> set[tuple[int, int]]:
-    """(step, at) of every hour and day that is stored."""
+    """Returns (step, at) of every stored hour and day."""
     return {(step, at) for step, at in tx.rows("rollups.larger_spans")}
 
 

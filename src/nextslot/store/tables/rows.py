@@ -1,9 +1,9 @@
-"""Rows to values and back, as the declaration of the value says; the modules of each table call this.
+"""Converts rows to values and back by the declaration of the value; the module of each table calls it.
 
     tx.rows("jobs.get_many", …)        -> JOBS.value(row)         columns in the order of {jobs.columns}
     tx.run_many("jobs.insert", …)      <- JOBS.new(job)           columns in the order of {jobs.new_columns}
 
-A value is made by filling its `__dict__`: to call a constructor of so many fields takes four times as long.
+It makes a value by filling its `__dict__`, because a constructor with so many fields takes four times as long.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,37 +54,37 @@ Convert = Callable[[Any], Any]
 
 
 class Rows(Generic[V]):
-    """The columns of a kind of value, and how they are read and written."""
+    """The columns of one type of values, and the functions that read and write them."""
 
     def __init__(self, kind: type[V], **columns: str) -> None:
-        """`columns` are those that have another name than their field."""
+        """`columns` names those columns whose names differ from their fields'."""
         self._kind = kind
         stored = [one for one in declared(kind) if not one.marked.is_apart]
         new = [one for one in stored if not one.marked.is_later]
         self._names = tuple(one.name for one in stored)
         self.columns = tuple(columns.get(one.name, one.name) for one in stored)
         self.new_columns = tuple(columns.get(one.name, one.name) for one in new)
-        # The first column says which row it is, and when a row was made does not change.
+        # The first column identifies the row, and the creation time never changes: updates leave out both.
         self.changed_columns = tuple(name for name in self.new_columns[1:] if name != "created_at")
         self._apart = _defaults(kind, [one for one in declared(kind) if one.marked.is_apart])
         self._readers = [(at, read) for at, one in enumerate(stored) if (read := _reader(one)) is not None]
         self._writers = [(at, write) for at, one in enumerate(new) if (write := _writer(one)) is not None]
         self._fields = itemgetter(*(one.name for one in new))
-        # A tuple that is empty by default is stored as NULL when it is empty.
+        # A tuple whose default is empty is stored as NULL when it is empty.
         lists = {one.name for one in fields(kind) if one.default == ()}  # type: ignore[arg-type]
         self._lists = [at for at, name in enumerate(self._names) if name in lists]
         public = [one for one in stored if not one.marked.is_internal]
         of_value: Any = kind
         self._worked_out: tuple[str, ...] = of_value.WORKED_OUT
         self._shown_names = json_names(of_value)
-        # A property has no column; any column holds its place.
+        # A property has no column, so any column holds its place.
         self._shown = itemgetter(*(self._names.index(n) if n in self._names else 0 for n in self._shown_names))
         self._shows = [(one.name, show) for one in public if (show := _shower(one)) is not None]
         self._shown_lists = [one.name for one in public if one.name in lists]
         self._new_lists = [at for at, one in enumerate(new) if one.name in lists]
 
     def value(self, row: Sequence[Any], **apart: object) -> V:
-        """Makes the value of a row; `apart` are fields that have no column."""
+        """Makes the value of a row. `apart` contains the fields that have no column."""
         values = list(row)
         for at, read in self._readers:
             if (found := values[at]) is not None:
@@ -96,9 +96,9 @@ class Rows(Generic[V]):
         return made
 
     def shown(self, row: Sequence[Any]) -> dict[str, Any]:
-        """Makes the JSON form of a row without its value, for `orjson`: what is stored as JSON stays a text.
+        """Makes the JSON form of a row for `orjson`, without making its value. Columns that contain JSON stay text.
 
-        Properties in the form are None: the module of the table works them out.
+        Properties in the form are None; the module of the table computes them.
         """
         found = dict(zip(self._shown_names, self._shown(row), strict=True))
         for name, show in self._shows:
@@ -111,7 +111,7 @@ class Rows(Generic[V]):
         return found
 
     def new(self, value: V) -> Row:
-        """Returns what is stored of a new value."""
+        """Returns the columns of a new row for a value."""
         values = list(self._fields(value.__dict__))
         for at in self._new_lists:
             values[at] = values[at] or None
@@ -121,7 +121,7 @@ class Rows(Generic[V]):
         return tuple(values)
 
     def named(self, value: V) -> dict[str, object]:
-        """Returns what is stored of a new value, by column."""
+        """Returns the columns of a new row for a value, by name."""
         return dict(zip(self.new_columns, self.new(value), strict=True))
 
     def changed(self, value: V) -> dict[str, object]:
@@ -130,8 +130,9 @@ class Rows(Generic[V]):
 
 
 def fragments() -> dict[str, str]:
-    """What statements include: all columns of a table, those of a new row, the parameters for these, and what an update
-    of a whole row sets."""
+    """Returns the parts that statements include: all columns of a table, the columns of a new row, their parameters,
+    and the assignments of an update of the whole row.
+    """
     found = {}
     for table, rows in _TABLES.items():
         found[f"{table}.columns"] = ", ".join(rows.columns)
@@ -174,7 +175,7 @@ def _shower(field: Declared) -> Convert | None:
 
 
 class _Shown:
-    """Shows a column that is stored as JSON."""
+    """Shows a column that contains JSON."""
 
     def __init__(self, show: Convert) -> None:
         self._show = show
@@ -200,7 +201,7 @@ def _writer(field: Declared) -> Convert | None:
 
 
 def _values(kind: type[Value], text: str) -> tuple[Value, ...]:
-    """Values inside of a row: each is a list, in the order of its fields."""
+    """Reads values that are stored inside a row: each is a list of its fields in order."""
     names = [one.name for one in declared(kind)]
     return tuple(kind(**dict(zip(names, one, strict=True))) for one in column_codec.loads(text))
 
@@ -210,7 +211,7 @@ def _tuple(text: str) -> tuple[Any, ...]:
 
 
 class _Policies:
-    """Writes retry policies down. Jobs that came together share theirs, and need it written once."""
+    """Writes retry policies as text. Jobs of one request share a policy, which is then written only once."""
 
     def __init__(self) -> None:
         self._last: tuple[RetryPolicy | None, str] = (None, "")
@@ -239,7 +240,7 @@ CHECKPOINTS = Rows(Checkpoint)
 SIGNALS = Rows(Signal)
 OFFICES = Rows(Office)
 WEBHOOKS = Rows(Webhook, enabled="is_enabled")
-# By the name that statements include them by.
+# By the name under which statements include their columns.
 _TABLES: dict[str, Rows[Any]] = {
     "jobs": JOBS, "runs": RUNS, "groups": GROUPS, "templates": TEMPLATES, "schedules": SCHEDULES,
     "occurrences": OCCURRENCES, "direct": DIRECT, "reservations": RESERVATIONS, "events": EVENTS, "audit": AUDIT,

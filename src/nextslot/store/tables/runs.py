@@ -1,4 +1,4 @@
-"""Runs and their artifacts: rows to values and back, one function a statement."""
+"""Runs and their artifacts: converts rows to values and back, one function per statement."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,7 +25,9 @@ def begin(
     is_inside: bool = False,
     devices: Devices = NO_DEVICES,
 ) -> None:
-    """Inserts the run of a queued job, without which the job cannot start; `is_inside`: in the scheduler's process."""
+    """Inserts the run of a queued job, without which the job cannot start. `is_inside`: the run uses the scheduler's
+    process.
+    """
     tx.execute_later(
         "runs.begin",
         run_id=run_id,
@@ -38,14 +40,14 @@ def begin(
 
 
 def note_company(tx: Tx, node_id: str | None) -> None:
-    """Stores with each run inside a process that died how many others were inside it; what is stored stays."""
+    """Stores for each run inside a process that died how many others were inside it. Existing values stay."""
     row = tx.row("runs.inside", node_id=node_id)
     if row is not None and row[0] > 0:
         tx.execute("runs.note_company", node_id=node_id, beside=row[0] - 1)
 
 
 def finish(tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant) -> None:
-    """Writes the outcome, once: of a run that has not ended, as `jobs.ending_facts` has found."""
+    """Stores the outcome of a run that has not ended, which `jobs.ending_facts` has checked."""
     tx.execute_later("runs.finish", run_id=run_id, job_id=job_id, now=now, **column_codec.outcome_values(outcome))
     if outcome.artifacts:
         rows = [(run_id, one.name, one.path, one.size) for one in outcome.artifacts]
@@ -61,7 +63,7 @@ def of_job(tx: Tx, job_id: str) -> Run | None:
 
 
 def repair(tx: Tx, run_id: str, job_id: str) -> None:
-    """Gives a job that is RUNNING without a run the run it lacks: the rules forbid both, so they are set aside."""
+    """Adds the missing run of a RUNNING job. The rules forbid both states, so they are suspended for this change."""
     tx.execute("maintenance.begin", reason="recovery: RUNNING without a run")
     tx.execute("runs.repair", run_id=run_id, job_id=job_id)
     tx.execute("maintenance.end")
@@ -77,7 +79,7 @@ def overdue(tx: Tx, now: Instant, limit: int) -> list[str]:
 
 
 def of_rows(tx: Tx, rows: Sequence[Row]) -> list[Run]:
-    """The runs of whole rows, which `pages.py` found, with the artifacts of all of them."""
+    """Returns the runs of whole rows, which `keyset_pagination.py` found, with their artifacts."""
     made: dict[str, list[Row]] = {}
     for run_id, *artifact in tx.rows("pages.artifacts", run_ids=column_codec.key_set(row[0] for row in rows)):
         made.setdefault(run_id, []).append(tuple(artifact))
@@ -94,7 +96,7 @@ def _run(row: Row, artifacts: Sequence[Row]) -> Run:
 
 
 def park(tx: Tx, run_id: str, wait: Mapping[str, Json]) -> bool:
-    """Stores what the session of an unfinished run waits for."""
+    """Stores the signal for which the session of an unfinished run waits."""
     return tx.execute("runs.park", run_id=run_id, park=column_codec.dumps(wait)) == 1
 
 
@@ -103,5 +105,5 @@ def set_session(tx: Tx, run_id: str, session_id: str) -> bool:
 
 
 def set_silent(tx: Tx, run_id: str, since: Instant | None) -> bool:
-    """Stores since when an unfinished run is silent; None: it is not."""
+    """Stores since when an unfinished run is silent; None if it is not."""
     return tx.execute("runs.set_silent", run_id=run_id, since=since) == 1

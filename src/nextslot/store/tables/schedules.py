@@ -1,4 +1,4 @@
-"""Schedules: rows to values and back, one function a statement."""
+"""Schedules: converts rows to values and back, one function per statement."""
 
 from collections.abc import Iterable
 from operator import attrgetter
@@ -21,7 +21,7 @@ def update(tx: Tx, schedule: Schedule) -> None:
 
 
 class Progress(NamedTuple):
-    """How far a schedule is."""
+    """When a schedule last fired, up to when its occurrences are stored, and when the next one is."""
 
     schedule_id: str
     last_triggered_at: Instant | None
@@ -40,7 +40,7 @@ def get(tx: Tx, schedule_id: str) -> Schedule | None:
 
 
 def by_name(tx: Tx, office_id: str, name: str) -> str | None:
-    """The id of the one that has this name in its office now."""
+    """Returns the id of the office's current schedule with this name."""
     row = tx.row("schedules.by_name", office_id=office_id, name=name)
     return None if row is None else row[0]
 
@@ -63,11 +63,11 @@ def of_template(tx: Tx, template_id: str) -> list[Schedule]:
 
 
 def page(tx: Tx, before: str, limit: int, office_id: str | None, template_id: str | None) -> list[Schedule]:
-    """The newest first, from an id downwards."""
+    """Returns a page of schedules, the newest first, below an id."""
     found = tx.rows("schedules.page", before=before, limit=limit, office_id=office_id, template_id=template_id)
     return [SCHEDULES.value(row) for row in found]
 
 
 def at_work(tx: Tx, schedule_ids: Iterable[str]) -> set[str]:
-    """Those with a job that has not ended, or whose chain goes on."""
+    """Returns those schedules that have a job that has not ended, or whose chain continues."""
     return {row[0] for row in tx.rows("schedules.at_work", schedule_ids=column_codec.key_set(schedule_ids))}

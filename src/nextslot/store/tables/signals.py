@@ -1,4 +1,4 @@
-"""Signals, the answers that jobs wait for: rows to values and back, one function a statement."""
+"""Signals, the answers for which jobs wait: converts rows to values and back, one function per statement."""
 
 from nextslot.domain import Signal
 from nextslot.store.contract import Tx

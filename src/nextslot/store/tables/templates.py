@@ -1,4 +1,4 @@
-"""Templates: rows to values and back, one function a statement."""
+"""Templates: converts rows to values and back, one function per statement."""
 
 from collections.abc import Iterable
 
@@ -28,12 +28,12 @@ def get_many(tx: Tx, template_ids: Iterable[str]) -> dict[str, Template]:
 
 
 def by_name(tx: Tx, office_id: str, name: str) -> str | None:
-    """The id of the one that has this name in its office now."""
+    """Returns the id of the office's current template with this name."""
     row = tx.row("templates.by_name", office_id=office_id, name=name)
     return None if row is None else row[0]
 
 
 def page(tx: Tx, before: str, limit: int, office_id: str | None = None) -> list[Template]:
-    """The newest first, from an id downwards; of one office, or of all."""
+    """Returns a page of templates, the newest first, below an id; of one office or of all."""
     found = tx.rows("templates.page", before=before, limit=limit, office_id=office_id or "")
     return [TEMPLATES.value(row) for row in found]

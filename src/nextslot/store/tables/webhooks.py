@@ -1,4 +1,4 @@
-"""Subscriptions and the secrets that sign: rows to values and back, one function a statement."""
+"""Subscriptions and the secrets that sign: converts rows to values and back, one function per statement."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from .rows import WEBHOOKS
 
 
 class Secrets(NamedTuple):
-    """What a subscription signs with; the old one until the end of its rotation."""
+    """The secrets with which a subscription signs; the old one until the end of its rotation."""
 
     secret: str
     old_secret: str | None
@@ -29,7 +29,7 @@ def get(tx: Tx, webhook_id: str) -> Webhook | None:
 
 
 def page(tx: Tx, before: str, limit: int, office_id: str | None = None) -> list[Webhook]:
-    """The newest first; of one office, or of all."""
+    """Returns a page of subscriptions, the newest first; of one office or of all."""
     rows = tx.rows("webhooks.page", before=before, limit=limit, office_id=office_id or "")
     return [WEBHOOKS.value(row) for row in rows]
 

@@ -1,7 +1,7 @@
-"""What callers were told, compared with what is stored: now, after a crash, and at the end.
+"""Compares the answers that callers got with the stored data: now, after a crash, and at the end.
 
-Clients note each change before they ask for it: until its answer comes, either value may be stored. A change whose
-answer never came, or that met another change of the same thing, leaves the value unknown.
+Clients note each change before they send it: until the answer comes, either value may be stored. A change whose answer
+never came, or that met another change of the same thing, leaves the value unknown.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from . import check_reads
 from .broken import Broken
 
 LAW = "what was acknowledged stays so"
-# The kind of thing, its id, and what of it.
+# The kind of thing, its id, and its changed property.
 Fact = tuple[str, str, str]
 
 
@@ -27,7 +27,7 @@ class Acknowledged:
 
     @contextmanager
     def asking(self, *facts: Fact) -> Iterator[Callable[[object], None]]:
-        """Around a request that changes something. The function that it gets takes the value that was acknowledged."""
+        """Wraps a request that changes something. The function that it yields takes the acknowledged value."""
         alone = [fact for fact in facts if not self._asking[fact]]
         for fact in facts:
             self._known.pop(fact, None)
@@ -47,11 +47,11 @@ class Acknowledged:
                 self._asking[fact] -= 1
 
     def known(self, fact: Fact) -> object:
-        """Returns the value that was acknowledged last; None if it is unknown."""
+        """Returns the last acknowledged value; None if it is unknown."""
         return self._known.get(fact)
 
     def is_so(self, fact: Fact, value: object) -> None:
-        """Notes what holds for ever: nothing can change it any more."""
+        """Notes a permanent fact: nothing can change it any more."""
         self._known[fact] = value
 
     def missing(self, tx: Tx, has_purged: bool) -> list[Broken]:
@@ -90,17 +90,18 @@ def _stored(tx: Tx) -> dict[Fact, object]:
 class Orders:
     """The order of each queue after every commit that moved a job, so that a client can check its own move.
 
-    Not of offices that age their jobs: other jobs may get steps in the same commit, of which no event tells.
+    Leaves out offices that age their jobs: other jobs may get steps in the same commit, and no event reports that.
     """
 
     def __init__(self) -> None:
-        # By job: the number of the event, the order afterwards, and whether nothing else changed the queue with it.
+        # By job: the number of the event, the order afterwards, and whether nothing else changed the queue in that
+        # commit.
         self._moves: dict[str, list[tuple[int, list[str], bool]]] = {}
-        # The last order of each queue that was read.
+        # The last known order of each queue.
         self._before: dict[str, list[str]] = {}
 
     def committed(self, tx: Tx, new: Sequence[check_reads.Told]) -> Iterator[Broken]:
-        """Notes the new orders. A move must not change the order of the others (spec 3)."""
+        """Notes the new orders. A move must not change the order of the other jobs (spec 3)."""
         moved = [event for event in new if event.type == "job_moved"]
         if not moved:
             return
@@ -125,13 +126,15 @@ class Orders:
             self._moves.setdefault(event.job_id or "", []).append((event.seq, order, is_alone))
 
     def after(self, job_id: str, since: int, is_alone: bool = True) -> list[str] | None:
-        """Returns the order after the only move of a job since an event, if nothing else happened with it."""
+        """Returns the order after the only move of a job since an event, if nothing else changed the queue in that
+        commit.
+        """
         found = [(order, alone) for seq, order, alone in self._moves.get(job_id, ()) if seq > since]
         return found[0][0] if len(found) == 1 and (found[0][1] or not is_alone) else None
 
 
 def misplaced(order: list[str], job_id: str, how: dict[str, Any]) -> str | None:
-    """Says what is wrong with the place of a job that was moved."""
+    """Returns what is wrong with the place of a job that was moved."""
     if job_id not in order:
         return None
     at = order.index(job_id)

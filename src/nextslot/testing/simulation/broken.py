@@ -1,4 +1,4 @@
-"""A broken law, and how it was broken: what every checker of the simulation returns."""
+"""A broken law with an explanation, which every checker of the simulation returns."""
 
 from typing import NamedTuple
 

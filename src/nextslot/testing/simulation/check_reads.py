@@ -1,4 +1,4 @@
-"""What is stored, read as a checker reads it: plainly, by statements that nothing else uses. The oracles call it."""
+"""Reads the stored data for the oracles, with plain statements that nothing else uses."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from nextslot.store.tables import column_codec
 
 
 class Waiting(NamedTuple):
-    """A job that is, or was until it started, free to go."""
+    """A job that is ready or was ready until it started."""
 
     job_id: str
     office_id: str
@@ -41,7 +41,7 @@ class LaneNeeds(NamedTuple):
 
 
 class Told(NamedTuple):
-    """An event."""
+    """A stored event."""
 
     seq: int
     type: str
@@ -89,7 +89,7 @@ class Message(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A schedule, and how far it is accounted for."""
+    """A schedule, and up to when its occurrences are stored."""
 
     schedule_id: str
     cron_expression: str
@@ -172,12 +172,12 @@ def schedules(tx: Tx) -> list[Plan]:
 
 
 def ledger(tx: Tx, schedule_id: str) -> list[Row]:
-    """(instant, until, count, outcome)"""
+    """Returns (instant, until, count, outcome) of stored occurrences."""
     return tx.rows("inspection.occurrences", schedule_id=schedule_id)
 
 
 class CronPlan(NamedTuple):
-    """What decides about the occurrences of a schedule."""
+    """The settings that decide about the occurrences of a schedule."""
 
     schedule_id: str
     office_id: str
@@ -214,7 +214,7 @@ class DirectFacts(NamedTuple):
     is_detached: int
     is_cancelled: int
     timeout_seconds: float
-    params: Any  # The text of the column until `direct` has read it; then an object.
+    params: Any  # The text of the column until `direct` has parsed it; then an object.
     created_at: int
     started_at: int | None
 
@@ -237,7 +237,7 @@ def offices(tx: Tx) -> dict[str, OfficeFacts]:
 
 
 def dependents(tx: Tx) -> dict[str, str]:
-    """The policy of each job that waits for others."""
+    """Returns the dependency policy of each job that waits for others."""
     return dict(tx.rows("inspection.dependents"))
 
 
@@ -253,7 +253,7 @@ def subscriptions(tx: Tx) -> list[Subscription]:
 
 
 def sent(tx: Tx, after: int) -> list[Row]:
-    """(event, url, office_id, seq)"""
+    """Returns (event, url, office_id, seq) of messages."""
     return tx.rows("inspection.sent", seq=after)
 
 
@@ -268,19 +268,19 @@ def last_event(tx: Tx) -> int:
 
 
 def events_since(tx: Tx, at: int) -> set[int]:
-    """The numbers of the events from the first one on that is not older than a time."""
+    """Returns the numbers of the events from the first one on that is not older than a time."""
     return {seq for (seq,) in tx.rows("inspection.events_since", at=at)}
 
 
 class JobKind(NamedTuple):
-    """What decides about the lane of a job."""
+    """The fields of a job that decide about its lane."""
 
     job_id: str
     lane_id: int
     office_id: str
     role: str | None
     job_type: str
-    resources: Any  # As `params` above.
+    resources: Any  # Parsed later, like `params` above.
 
 
 def kinds(tx: Tx) -> list[JobKind]:
@@ -289,7 +289,7 @@ def kinds(tx: Tx) -> list[JobKind]:
 
 
 def queues(tx: Tx) -> dict[str, list[str]]:
-    """The queued jobs of each office in their order."""
+    """Returns the queued jobs of each office in order."""
     found: dict[str, list[str]] = {}
     for job_id, office_id in tx.rows("inspection.queue"):
         found.setdefault(office_id, []).append(job_id)
@@ -297,7 +297,7 @@ def queues(tx: Tx) -> dict[str, list[str]]:
 
 
 def holders(tx: Tx) -> list[tuple[str, int]]:
-    """(id, lane_id) of the jobs and callers that run."""
+    """Returns (id, lane_id) of the running jobs and callers."""
     return [(name, lane_id) for name, lane_id in tx.rows("inspection.holders")]
 
 
@@ -315,10 +315,10 @@ def caller_times(tx: Tx) -> list[CallerTimes]:
 
 
 def time_limits(tx: Tx) -> list[tuple[str, float]]:
-    """(run_id, seconds) of the jobs and callers that run with a limit of time."""
+    """Returns (run_id, seconds) of the running jobs and callers that have a timeout."""
     return [(run_id, seconds) for run_id, seconds in tx.rows("inspection.time_limits")]
 
 
 def pending(tx: Tx) -> list[Row]:
-    """(delivery_id, origin, next_attempt_at)"""
+    """Returns (delivery_id, origin, next_attempt_at) of pending deliveries."""
     return tx.rows("inspection.pending")

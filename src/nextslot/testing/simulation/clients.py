@@ -42,11 +42,10 @@ DOINGS = (
     "permission",
     "session_error",
 )
-# Valid requests that are mixed with invalid ones, and error codes that a valid request can never get.
+# Valid requests, which are mixed with invalid ones, and the error codes that a valid request can never get.
 VALID_REQUESTS = ("submit", "submit", "batch", "graph", "group")
 REFUSALS = frozenset({"invalid", "conflict", "not_found", "unknown_job_type", "dependency_cycle", "store"})
 # Idempotency keys are valid for 24 hours, by a clock that is sometimes changed by up to an hour.
-# What a new job has as its request says.
 ASKED = (
     "office_id",
     "job_type",
@@ -61,9 +60,9 @@ ASKED = (
     "on_dependency_failure",
 )
 KEY_LIFETIME = 20 * 3600 * 1_000_000
-# Refusals that a right request can get at any time: the store or the scheduler does not work now.
+# Errors that a valid request can get at any time, because the store or the scheduler does not work now.
 ANY_TIME = frozenset({"unavailable", "draining", "commit_unknown", "disk_low", "store"})
-# Refusals that a right request can get, because somebody else was faster.
+# Errors that a valid request can get because another client was faster.
 OVERTAKEN = {
     "cancel": {"already_finished"},
     "cancel_direct": {"conflict", "not_found"},
@@ -92,30 +91,30 @@ class Clients:
         self._endpoints = endpoints
         self.followers = Followers(lambda: self.has_purged)
         self.scheduler: Scheduler = None  # type: ignore[assignment]  # Set before each start.
-        # What was acknowledged, in that order: jobs, groups, schedules.
+        # The acknowledged jobs, groups and schedules, in the order of their answers.
         self.jobs: list[str] = []
         self.groups: list[str] = []
         self.schedules: list[str] = []
         # The templates of each office.
         self.templates: dict[str, list[str]] = {}
         self.deliveries: set[str] = set()
-        # The office of each job, by its id; the URL of each subscription, and how often its secret was asked for.
+        # The office of each job, by its id; the URL of each subscription, and how often a new secret was requested.
         self.offices: dict[str, str] = {}
         self.subscriptions: dict[str, str] = {}
         self.rotations: Counter[str] = Counter()
-        # Offices that are archived, or may be: their answer did not come.
+        # Offices that are archived, or may be because the answer did not come.
         self.archived: set[str] = set()
         self.keys: dict[str, tuple[Instant, list[str]]] = {}
         self.pauses: set[tuple[str, str]] = set()
-        # Pauses and resumes of which it is unknown whether they were stored.
+        # Pauses and resumes that may or may not be stored.
         self.uncertain: set[tuple[str, str]] = set()
         self.broken: list[str] = []
         self.connections: dict[asyncio.Task[Any], None] = {}
         self.acknowledged = Acknowledged()
         self.orders = Orders()
-        # The number of the newest event that was checked.
+        # The number of the newest checked event.
         self.last_event: Callable[[], int] = lambda: 0
-        # Called before the limits are changed, and after that was acknowledged.
+        # Called before the limits are changed, and again when the change is acknowledged.
         self.configured: Callable[[Limits, bool], None] = lambda limits, is_acknowledged: None
         # Called before a request that may change the time of a retry.
         self.forget_retries: Callable[[], None] = lambda: None
@@ -123,7 +122,7 @@ class Clients:
         self.has_purged = False
 
     async def act(self, kind: str, chance: Random) -> str:
-        """Makes a request, and returns its result in a few words."""
+        """Makes a request. Returns its result in a few words."""
         action: Callable[[Random], Awaitable[str]] = getattr(self, f"_{kind}")
         try:
             return await action(chance)
@@ -135,7 +134,7 @@ class Clients:
             return f"{error.code}"
 
     def _check_refusal(self, kind: str, error: NextslotError) -> None:
-        """Notes a right request that was refused although nothing stood against it."""
+        """Notes a valid request that was refused without a reason."""
         allowed = ANY_TIME | OVERTAKEN.get(kind, set())
         if kind in ("invalid", "crowd") or error.code in allowed or (self.has_purged and error.code == "not_found"):
             return
@@ -162,7 +161,7 @@ class Clients:
         return self._got([await self.scheduler.submit(**vars_of(new))], [new])
 
     async def _batch(self, chance: Random) -> str:
-        """Submits several jobs; at times many quick ones, whose messages go to one endpoint."""
+        """Submits several jobs; sometimes many quick ones, whose messages go to the same endpoint."""
         if chance.random() < 0.3:
             quick, webhook = {"do": "ok", "seconds": 0.0}, {"url": chance.choice(ENDPOINTS)}
             new = NewJob(job_type="work", params=quick, office_id=chance.choice(OFFICES), webhook=webhook)
@@ -251,7 +250,7 @@ class Clients:
     # Requests that share a transaction, some of them invalid.
 
     async def _crowd(self, chance: Random) -> str:
-        """Makes several requests at once. Those that are refused must change nothing for the others."""
+        """Makes several requests at once. The refused ones must change nothing for the others."""
         invalid = chance.choice((0.2, 0.5, 0.7))
         count = chance.randint(3, 12)
         kinds = ["invalid" if chance.random() < invalid else chance.choice(VALID_REQUESTS) for _ in range(count)]
@@ -289,7 +288,9 @@ class Clients:
         return kind
 
     async def _wrong(self, chance: Random) -> str:
-        """Makes wrong requests of the other verbs. Each must be refused with the code that fits, whatever goes on."""
+        """Makes wrong requests of the other kinds. Each must be refused with the right code, whatever else is going
+        on.
+        """
         yes: Any = "yes"
         queue = await self._queue(chance)
         if not queue:
@@ -338,7 +339,7 @@ class Clients:
         return str(len(wrong))
 
     async def _expect(self, name: str, code: str, ask: Callable[[], Awaitable[Any]]) -> None:
-        """Checks a refusal. The job that a wrong request names may have started, ended or be gone meanwhile."""
+        """Checks a refusal. The job that a wrong request names may have started, ended or been deleted meanwhile."""
         try:
             await ask()
         except Unavailable:
@@ -350,21 +351,23 @@ class Clients:
             self.broken.append(f"{name} was not refused")
 
     async def _defect(self) -> str:
-        """Runs a work that the database refuses only at the commit, when the culprit is no longer known."""
+        """Runs a work whose error the database finds only at the commit, when it cannot name the work any more."""
         with contextlib.suppress(Refused):
             await self.scheduler._access.write(lambda tx: tx.execute("maintenance.begin", reason="left on"))
             self.broken.append("a transaction that left the rules switched off was not refused")
         return "refused"
 
     async def _outage(self, chance: Random) -> str:
-        """Submits so many jobs of a resource that does not answer that the resource is held."""
+        """Submits enough jobs of a resource that does not answer for the resource to be held."""
         params = {"do": "unavailable", "seconds": 0.0, "times": 9}
         policy = {"max_attempts": chance.choice((0, 1)), "base_delay_seconds": 0}
         new = NewJob(job_type="render", params=params, office_id=chance.choice(OFFICES), retry_policy=policy)
         return self._got(await self.scheduler.submit_many([new] * 6))
 
     async def _quota(self, chance: Random) -> str:
-        """Submits jobs of a resource whose provider says that its quota is used up, some with a time."""
+        """Submits jobs of a resource whose provider says that its quota is used up, sometimes with the time of its
+        renewal.
+        """
         params = {"do": chance.choice(("quota", "quota_until")), "seconds": 0.0, "times": chance.randint(1, 3)}
         policy = {"max_attempts": chance.choice((0, 1, 3)), "retry_on": chance.choice((None, ("error",)))}
         new = NewJob(job_type="render", params=params, office_id=chance.choice(OFFICES), retry_policy=policy)
@@ -373,7 +376,7 @@ class Clients:
     async def _release(self, chance: Random) -> str:
         """Ends a hold, as an operator would."""
         held = (await self.scheduler.lists.status()).held
-        with contextlib.suppress(NotFound):  # It has ended meanwhile.
+        with contextlib.suppress(NotFound):  # The hold has ended meanwhile.
             for one in held:
                 await self.scheduler.release(one.resource)
         return ", ".join(one.resource for one in held)
@@ -381,7 +384,7 @@ class Clients:
     # Changing jobs.
 
     async def _queue(self, chance: Random) -> list[Job]:
-        """Returns the queue of an office, which gets some long jobs if it is short."""
+        """Returns the queue of an office, after adding some long jobs if it is short."""
         office = chance.choice(OFFICES)
         queue = await self.scheduler.queue(office)
         if len(queue) < 3:
@@ -460,7 +463,7 @@ class Clients:
         return f"{job.job_id[-12:]} {next(iter(changes))}"
 
     async def _cancel(self, chance: Random) -> str:
-        """Cancels a job, often one that runs, and then often once more in another way."""
+        """Cancels a job, often a running one, and then often again in another way."""
         running = await self.scheduler.running(chance.choice(OFFICES)) if chance.random() < 0.5 else []
         known = [job.job_id for job in running] or self.jobs[-20:]
         if not known:
@@ -471,7 +474,9 @@ class Clients:
         return f"{job_id[-12:]} {' '.join(said)}"
 
     async def _cancel_once(self, job_id: str, interrupt: bool | None) -> str:
-        """Cancels a job. A second cancel may turn a finish into an interrupt, never back (spec 7.3)."""
+        """Cancels a job. A second cancel may turn a `finish` into an `interrupt`, but never the other way (spec
+        7.3).
+        """
         fact = ("job", job_id, "cancel_mode")
         was_interrupted = self.acknowledged.known(fact) == "interrupt"
         with self.acknowledged.asking(fact) as acknowledge:
@@ -491,7 +496,7 @@ class Clients:
         return str(len(await self.scheduler.cancel_group(chance.choice(self.groups[-3:]))))
 
     async def _cancel_many(self, chance: Random) -> str:
-        """Cancels all jobs of an office: of those that wait now, none waits afterwards."""
+        """Cancels all jobs of an office. None of those that wait now may wait afterwards."""
         office_id = chance.choice(OFFICES)
         waiting = {job.job_id for job in await self.scheduler.queue(office_id)}
         wanted = JobFilter(office_id=(office_id,))
@@ -598,7 +603,7 @@ class Clients:
         with self.acknowledged.asking(("office", office_id, "status")) as acknowledge:
             await retried(lambda: self.scheduler.offices.change(office_id, status="active"))
             acknowledge("active")
-        # An office that is made active is not paused any more either.
+        # Activating an archived office also ends its pause.
         self.pauses.discard(("office_id", office_id))
         self.uncertain.discard(("office_id", office_id))
         self.archived.discard(office_id)
@@ -629,7 +634,7 @@ class Clients:
         url = self.subscriptions[webhook_id]
         self.rotations[url] += 1
         number = self.rotations[url]
-        self._endpoints.secrets.pop(url, None)  # Until the answer comes, either may sign.
+        self._endpoints.secrets.pop(url, None)  # Until the answer comes, either secret may sign.
         _, secret = await self.scheduler.webhooks.rotate_secret(webhook_id)
         if number == self.rotations[url]:
             self._endpoints.secrets[url] = secret
@@ -663,7 +668,7 @@ class Clients:
         return (await self._new_template(chance, office_id, fields))[-12:]
 
     async def _new_template(self, chance: Random, office_id: str, fields: dict[str, Any]) -> str:
-        # One in two makes a graph: two jobs side by side, and one after both.
+        # One in two makes a graph: two jobs side by side, and one after both of them.
         work: dict[str, Any] = {"job_type": "work"}
         graph = [{**work, "key": "a"}, {**work, "key": "b"}, {**work, "depends_on": ["a", "b"]}]
         what = {"jobs": graph, "on_failure": chance.choice(("stop", "skip"))} if chance.random() < 0.5 else work
@@ -746,7 +751,7 @@ class Clients:
         return f"{ended.direct_id[-12:]} {ended.status}"
 
     async def _streamed(self, job_type: str, params: dict[str, Any], options: dict[str, Any]) -> str:
-        """Makes a direct request whose place, progress and result come one by one; the result comes last."""
+        """Makes a direct request and reads its place, progress and result one by one; the result must come last."""
         updates = [update async for update in self.scheduler.stream_direct(job_type, params, **options)]
         kinds = [update.kind for update in updates]
         places = [update.data["ahead"] for update in updates if update.kind == "place"]
@@ -772,8 +777,8 @@ class Clients:
         return answer if isinstance(answer, str) else type(answer).__name__
 
     async def _check_ended(self, direct_id: str, office_id: str) -> None:
-        """Checks that the work of a caller who has hung up ends, unless it is detached or cannot be interrupted."""
-        await asyncio.sleep(100)  # An outage of the store lasts less.
+        """Checks that the work of a disconnected caller ends, unless it is detached or cannot be interrupted."""
+        await asyncio.sleep(100)  # An outage of the store is shorter than this.
         with contextlib.suppress(NotFound):
             found = await self.scheduler.direct(direct_id, office_id)
             if found.finished_at is None and not found.detach and found.job_type != "thread":
@@ -789,13 +794,13 @@ class Clients:
     # Followers.
 
     async def _follow(self, chance: Random) -> str:
-        """Follows all events from now on, or from the beginning."""
+        """Follows all events, from now on or from the beginning."""
         last = await self.scheduler._access.read(check_reads.last_event)
         self.followers.add(chance.choice((0, last)) if not self.has_purged else last, chance.getrandbits(32))
         return ""
 
     async def _wait_for(self, chance: Random) -> str:
-        """Waits for the end of a chain, which may come at any moment, or has come long ago."""
+        """Waits for the end of a chain, which may come at any moment, or may have come long ago."""
         if not self.jobs or chance.random() < 0.6:
             new = NewJob(job_type="work", params={"do": "ok", "seconds": 0.0}, office_id=chance.choice(OFFICES))
             self._got([await self.scheduler.submit(**vars_of(new))])
@@ -804,7 +809,7 @@ class Clients:
         return job_id[-12:]
 
     async def _look(self, chance: Random) -> str:
-        """Reads a list page by page, in pages of a few items, while others change what it lists."""
+        """Reads a list page by page, in pages of a few items, while other clients change what it lists."""
         office_id, job_type = chance.choice(OFFICES), chance.choice((None, "work", "render"))
         wanted = JobFilter(office_id=(office_id,), job_type=() if job_type is None else (job_type,))
         read, limit = self.scheduler._access.read, chance.choice((1, 2, 5))
@@ -830,12 +835,12 @@ class Clients:
         return str(len(listed))
 
     async def _wait(self, chance: Random) -> str:
-        """Stops all schedules, which would create hundreds of jobs while the next day passes."""
+        """Disables all schedules, which would otherwise create hundreds of jobs, and lets a day pass."""
         await self._stop_schedules()
         return "a day"
 
     async def _purge(self, chance: Random) -> str:
-        """Deletes everything that may be deleted and is more than a day old; it must be gone then."""
+        """Deletes all history that may be deleted and is more than a day old, and checks that it is gone."""
         self.has_purged = True
         days = chance.choice((1.0, 1.2))
         self.scheduler.retention.keep = Keep(jobs_days=days, events_days=days, deliveries_days=days, audit_days=days)
@@ -845,7 +850,7 @@ class Clients:
         young = await access.read(lambda tx: check_reads.events_since(tx, before))
         purged = str(await self.scheduler.retention.purge())
         left = old & await access.read(lambda tx: settings_oracle.purgeable(tx, before))
-        if left:  # A message may have been sent again meanwhile, or a new job may have depended on an old one.
+        if left:  # A message may have been sent again meanwhile, or a new job may depend on an old one.
             await self.scheduler.retention.purge()
             left &= await access.read(lambda tx: settings_oracle.purgeable(tx, before))
         if left:
@@ -858,7 +863,7 @@ class Clients:
             self.broken.append(f"a purge deleted young events: {min(lost)}")
         return purged
 
-    # Coming to rest.
+    # Ending the simulation.
 
     async def settle_all(self) -> None:
         """Resumes everything, and disables all schedules."""

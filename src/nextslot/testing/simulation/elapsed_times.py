@@ -1,7 +1,7 @@
-"""Checks by the loop's own time how long waits last: delays of retries, waits of callers, and time limits of runs.
+"""Measures by the loop's own time how long waits last: delays of retries, waits of callers, and time limits of runs.
 
-The wall clock of a simulated scheduler steps, and the stored due times are moved with it. Whoever reads only these
-cannot notice that they were moved wrongly. `world` calls this after each commit and after each step.
+The wall clock of a simulated scheduler steps, and the stored due times are moved with it. A check of the stored times
+alone could not notice that they were moved wrongly. `world` calls this after each commit and after each step.
 """
 
 import json
@@ -14,13 +14,13 @@ from . import check_reads
 from .broken import Broken
 from .check_reads import Told
 
-# A smaller difference between two clocks is no step (clock.py), so a wait may be wrong by this much.
+# Clocks do not treat a smaller difference as a step (clock.py), so a wait may be wrong by this much.
 TOLERANCE = 1.01
 SECOND = 1_000_000
 
 
 class _Wait(NamedTuple):
-    """A wait of so many seconds, and when it began."""
+    """When a wait began, and how many seconds it should last."""
 
     since: float
     seconds: float
@@ -31,14 +31,14 @@ class _Wait(NamedTuple):
 
 
 class ElapsedTimes:
-    """What waits in one life of a scheduler: in the next one the stored times count, whatever the clock did."""
+    """The waits in one life of a scheduler. In the next life only the stored times count, whatever the clock did."""
 
     def __init__(self) -> None:
-        # Retries by their jobs, callers and running work by their runs.
+        # Retries by job; callers and running work by run.
         self._retries: dict[str, _Wait] = {}
         self._callers: dict[str, _Wait] = {}
         self._running: dict[str, _Wait] = {}
-        # Whether no commit was slow, so that each is seen when it is made.
+        # Whether no commit was slow, so that each commit is seen when it is made.
         self.is_exact = True
 
     def restarted(self) -> None:
@@ -47,7 +47,7 @@ class ElapsedTimes:
         self._running.clear()
 
     def forget_retries(self) -> None:
-        """Somebody brings retries forward, or puts them off: what is known of their times may not hold any more."""
+        """Forgets the expected times of retries, because somebody has moved retries to an earlier or later time."""
         self._retries.clear()
 
     def committed(self, tx: Tx, new: Iterable[Told], now: int, at: float) -> Iterator[Broken]:
@@ -74,7 +74,7 @@ class ElapsedTimes:
             )
 
     def late(self, tx: Tx, at: float, interruptible: set[str]) -> Iterator[Broken]:
-        """Finds waits that last too long. Only for times in which nothing may be late because of a fault."""
+        """Finds waits that last too long. Only for times in which no fault may delay anything."""
         waiting = {job.job_id for job in check_reads.jobs(tx).values() if job.stage == "QUEUED" and not job.is_due}
         for law, waits in (
             ("a retry waits no longer than its delay", {i: w for i, w in self._retries.items() if i in waiting}),

@@ -1,6 +1,6 @@
-"""Answers about what is stored, compared with the same said by other statements: why a job waits, lists, the status.
+"""Compares answers about the stored data with independent statements: why a job waits, lists, the status.
 
-Each comparison is one read transaction, or only holds if nothing was stored meanwhile.
+Each comparison is one read transaction, or is valid only if nothing was stored meanwhile.
 """
 
 from collections import Counter
@@ -15,12 +15,12 @@ from . import check_reads
 from .broken import Broken
 from .check_reads import JobFacts
 
-# The reasons that this module finds by itself too.
+# The reasons that this module finds independently.
 COMPARED = frozenset({"paused", "dependencies", "group_turn", "not_before", "direct_waiting", "limit_full", "ahead"})
 
 
 def explained_wrongly(scheduler: Scheduler, tx: Tx, job_id: str) -> Iterator[Broken]:
-    """Compares what `why` says of a queued job with the rows."""
+    """Compares the answer of `why` about a queued job with the rows."""
     found = scheduler._runtime.forecasts._explainer.explain(tx, job_id)
     said = {_form(reason) for reason in found.reasons if reason.code in COMPARED}
     job = check_reads.jobs(tx)[job_id]
@@ -103,7 +103,7 @@ def counted_wrongly(tx: Tx, status: Any) -> Iterator[Broken]:
 
 
 def listed_wrongly(before: set[str], after: set[str], listed: list[tuple[int, str]]) -> Iterator[Broken]:
-    """Checks the pages of a list, newest first: each item that was there all the time is in it once, in order."""
+    """Checks the pages of a list, newest first: each item that existed throughout must occur once, in order."""
     law = "a list has everything once, in order"
     ids = [name for _, name in listed]
     if len(set(ids)) != len(ids):

@@ -1,6 +1,7 @@
-"""Followers of events, and callers who wait for the end of a chain: what they hear is complete and in order.
+"""Simulates followers of events, and callers who wait for the end of a chain. Checks that they receive everything, in
+order.
 
-A follower outlives the scheduler: after a crash it goes on where it was, as a browser does with `Last-Event-ID`.
+A follower survives the scheduler: after a crash it continues where it stopped, as a browser does with `Last-Event-ID`.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ PAUSES = (0.0, 0.0, 0.0, 0.3, 20.0)
 
 
 class Follower:
-    """Reads every event from a number on, at times slowly."""
+    """Reads every event from a number on, sometimes slowly."""
 
     def __init__(self, after: int, seed: int) -> None:
         self.last = after
@@ -38,7 +39,7 @@ class Follower:
                         if self.is_slow:
                             await asyncio.sleep(self._chance.choice(PAUSES))
             except NextslotError:
-                pass  # The store does not answer, or the scheduler stops: follow again.
+                pass  # The store does not answer, or the scheduler is stopping: follow again.
             await asyncio.sleep(1)
 
 
@@ -57,7 +58,7 @@ class Followers:
             self._start(one)
 
     def end(self) -> None:
-        """Breaks every connection: the scheduler has lost its power, or stops."""
+        """Breaks every connection, because the scheduler has lost its power or stops."""
         self._scheduler = None
         for task in [*self._tasks, *self._waiting]:
             task.cancel()
@@ -86,7 +87,7 @@ class Followers:
         return [broken for one in self._followers for broken in one.broken]
 
     def behind(self, last: int) -> list[Broken]:
-        """Finds followers that have not got the last event, although time enough has passed."""
+        """Finds followers that have not received the last event, although they have had enough time."""
         return [
             Broken("a follower gets every event, once and in order", f"it is at {one.last}, and {last} is the last")
             for one in self._followers
@@ -107,4 +108,4 @@ class Followers:
     def _answered(self, task: asyncio.Task[object]) -> None:
         self._waiting.pop(task, None)
         if not task.cancelled():
-            task.exception()  # A scheduler that stops answers with an error, which is right.
+            task.exception()  # A stopping scheduler answers with an error, which is correct.

@@ -1,7 +1,8 @@
-"""Several machines on one virtual time, in one thread: each has its own event loop, and can be stopped or killed.
+"""Runs several machines on one virtual time, in one thread: each has its own event loop, and can be stopped or killed.
 
-A machine that is stopped runs nothing until it goes on, as after SIGSTOP; one that is killed never does, and none of
-its code notices that. Of several machines that have something to do at one instant, a seeded choice goes first.
+A stopped machine runs nothing until it continues, as after SIGSTOP. A killed machine never continues, and none of its
+code notices that. If several machines have something to do at the same instant, a seeded choice decides which one goes
+first.
 """
 
 import asyncio
@@ -16,12 +17,12 @@ from typing import Any
 from nextslot.testing.virtual_time import ExactLoop
 
 NEVER = float("inf")
-# In how many turns the tasks of a machine end that is not needed any more.
+# How many turns the tasks of a machine get to end, when it is no longer needed.
 ENDING_TURNS = 12
 
 
 class Machines:
-    """Virtual time, and the machines that it passes for."""
+    """Virtual time, and the machines that share it."""
 
     def __init__(self, chance: Random) -> None:
         self.seconds = 0.0
@@ -29,7 +30,7 @@ class Machines:
         self._machines: list[Machine] = []
 
     def new(self, lag: Callable[[], float]) -> "Machine":
-        """Makes a machine; `lag` is how long a request to the database, or its answer, is on the way."""
+        """Makes a machine; `lag` returns how long a request to the database, or its answer, takes on the network."""
         machine = Machine(self, lag)
         self._machines.append(machine)
         return machine
@@ -52,7 +53,7 @@ class Machines:
 
 
 class _Still(selectors.SelectSelector):
-    """Waits for nothing: time passes elsewhere."""
+    """A selector that never waits: the simulation advances the time."""
 
     def select(self, timeout: float | None = None) -> list[Any]:
         return super().select(0)
@@ -63,7 +64,7 @@ class Machine(ExactLoop):
         self._machines = machines
         self.lag = lag
         self.is_dead = False
-        # Until when it is stopped, and when it last went on.
+        # Until when the machine is stopped, and when it last continued.
         self.stopped_until = 0.0
         super().__init__(_Still())
 
@@ -82,7 +83,7 @@ class Machine(ExactLoop):
 
     @property
     def next_at(self) -> float:
-        """When it has something to do."""
+        """Returns when the machine next has something to do."""
         if self.is_dead:
             return NEVER
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
@@ -90,7 +91,7 @@ class Machine(ExactLoop):
         return max(at, self.stopped_until)
 
     def turn(self) -> None:
-        """Runs what is ready and due now, as one turn of its event loop."""
+        """Runs the callbacks that are ready or due, as one turn of its event loop."""
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)  # type: ignore[attr-defined]
         self._thread_id = threading.get_ident()
@@ -107,7 +108,7 @@ class Machine(ExactLoop):
 
     # The base's signature is generic in the arguments, which are only handed on here.
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
-        """Calls a function as a thread would: what it needs is on the way for a while, and so is its answer."""
+        """Calls a function as a thread would, with delays for a request to the database and for its answer."""
         return self.create_task(self._call(func, *args))
 
     async def _call(self, func: Any, *args: Any) -> Any:
@@ -117,13 +118,13 @@ class Machine(ExactLoop):
         return answer
 
     def clear(self) -> None:
-        """Ends every task, so that nothing of it is left to the garbage collector; nobody looks at what it does now."""
+        """Ends every task, so that none is left to the garbage collector. Nothing checks what the machine does now."""
         self.is_dead = True
         for _ in range(ENDING_TURNS):
             for task in asyncio.all_tasks(self):
                 task.cancel()
             self.turn()
-            self._machines.seconds += 1e6  # What ignores its cancellation waits for a time that has come then.
+            self._machines.seconds += 1e6  # Ends waits of tasks that ignore their cancellation.
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.close()

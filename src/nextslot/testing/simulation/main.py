@@ -25,9 +25,9 @@ from .plan import (
 )
 from .world import History, simulate
 
-# How many seeds one task of a process simulates.
+# How many seeds a worker process simulates per task.
 CHUNK = 10
-# Without a terminal, progress is printed once for this many seeds.
+# Without a terminal, progress is printed once per this many seeds.
 PRINT_EVERY = 5000
 
 
@@ -89,7 +89,7 @@ class Figures:
 
 
 class Kind(NamedTuple):
-    """A kind of world: how its plan is made, and how it is simulated."""
+    """A kind of simulation: how its plan is made, and how it runs."""
 
     make: Callable[[int, int], list[Action]]
     simulate: Callable[[int, Sequence[Action]], History]
@@ -100,7 +100,7 @@ ALONE = Kind(make, simulate)
 
 
 def with_nodes() -> Kind:
-    # Imported here because it needs the driver of PostgreSQL, which is optional.
+    # Imported here because it needs PostgreSQL's driver, which is optional.
     from . import nodes
 
     return Kind(nodes.make, nodes.simulate, has_nodes=True)

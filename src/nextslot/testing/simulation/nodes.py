@@ -1,8 +1,8 @@
 """Three simulated nodes that share one database: leases, the leader, notices, fencing, drains, skewed clocks.
 
 `nextslot-sim --nodes` runs it. The nodes are real schedulers, each on a machine of its own (`machines.py`), with one
-SQLite file in place of a server (`shared_database.py`). Machines are stopped, cut off, killed and restarted; requests
-and answers are late; notices are lost, late or doubled; answers to commits get lost. The same seed gives the same
+SQLite file in place of a server (`shared_database.py`). Machines are stopped, cut off, killed and restarted. Requests
+and answers are late. Notices are lost, late or doubled. Answers to commits get lost. The same seed gives the same
 history.
 """
 
@@ -43,15 +43,15 @@ from .world import EXAMINED_EVERY, STARVATION_AFTER_SECONDS, History, LawBroken
 
 NAMES = ("n1", "n10", "n2")  # The name of one node begins with that of another.
 SECOND = 1_000_000
-# How long a healthy node takes at most: to look again after a notice was lost, to become the leader, to take over the
-# runs of a lost one.
+# How long a healthy node may take: to check after a lost notice, to become the leader, to take over the runs of a lost
+# node.
 LOOKS_WITHIN, LEADS_WITHIN = 15.0, 80.0
-# How long work that was taken away from a node may go on there, after the node could notice it.
+# How long work that a node has lost may continue there, counted from when the node could notice it.
 STOPS_WITHIN = 8.0
 REST_SECONDS = 20_000.0
-# Commits without an event in a minute: looks after each renewal, and attempts of deliveries.
+# The allowed commits without an event in a minute: checks after renewals, and attempts of deliveries.
 MOST_IDLE_COMMITS = 300
-# How far the clock of a machine is wrong.
+# By how much a machine's clock is wrong.
 SKEWS = (0.0, -40.0, 3_700.0)
 
 _CLIENTS = {
@@ -101,7 +101,7 @@ def make(seed: int, length: int = LENGTH) -> list[Action]:
 
 
 class SimulatedNode(Scheduler):
-    """A real scheduler as one of several nodes."""
+    """A real scheduler, as one of several nodes."""
 
     def __init__(self, world: "NodesWorld", name: str, machine: Machine, most: int, **options: Any) -> None:
         directory = world.database.path.parent
@@ -128,7 +128,7 @@ class SimulatedNode(Scheduler):
         )
 
     def _be_watched(self, store: Store) -> None:
-        """A simulated machine has no other thread that could watch it."""
+        """Does nothing: a simulated machine has no second thread for a watchdog."""
 
     @property
     def node_store(self) -> NodeStore | None:
@@ -147,7 +147,7 @@ class SimulatedNode(Scheduler):
 
 
 class Site:
-    """A place for a node: its name, the scheduler and the machine that it has now, and its clients."""
+    """A place for a node: its name, its current scheduler and machine, and its clients."""
 
     def __init__(self, name: str, clients: Clients) -> None:
         self.name = name
@@ -156,7 +156,7 @@ class Site:
         self.starting: asyncio.Task[Any] | None = None
         self.stopping: asyncio.Task[Any] | None = None
         self.start_at = 0.0
-        # When it was last disturbed: stopped, cut off, slowed down, drained, or not there.
+        # When it was last disturbed: stopped, cut off, slowed down, drained, or down.
         self.disturbed_until = 0.0
         self.lag: Callable[[], float] = lambda: 0.0
         self.slow_until = 0.0
@@ -173,17 +173,17 @@ class NodesWorld:
         self._endpoints = Endpoints(seed, is_timed=False)
         self._limits = Limits(running=5, resources={"gpu": 1, "disk": 2})
         self._watch = Watch(STARVATION_AFTER_SECONDS, self._limits)
-        # Each machine has a time of its own, so nobody can say how long a wait took.
+        # Each machine has its own time, so the length of a wait is not exact.
         self._watch.elapsed.is_exact = False
         self._threads = SlowThreads(seed)
         first = Clients(lambda: Instant(self.database.now()), self._endpoints)
         self._clients = first
         self._sites = [Site(name, self._clients_of(first)) for name in NAMES]
         self._witness = Witness()
-        # What runs where: the machine and the job, by run.
+        # For each run, the machine and the job.
         self._running: dict[str, tuple[Machine, str]] = {}
         self._chains: dict[str, str] = {}
-        # Since when, in seconds: a job could start, a stored run has ended.
+        # In seconds: since when each waiting job could start, and when each stored run ended.
         self._idle_since: dict[str, float] = {}
         self._ended_at: dict[str, float] = {}
         self._draining: set[str] = set()
@@ -192,7 +192,7 @@ class NodesWorld:
         self.history = History()
 
     def _clients_of(self, first: Clients) -> Clients:
-        """Returns the clients of one node. They remember together what was acknowledged, at whatever node."""
+        """Returns the clients of one node. All nodes' clients share the memory of acknowledged changes."""
         clients = copy.copy(first)
         clients.followers = Followers(lambda: False)
         return clients
@@ -290,12 +290,12 @@ class NodesWorld:
         register(scheduler, _NodeWitness(self, machine))
         site.clients.scheduler = scheduler
         site.starting = machine.begin(scheduler.start())
-        # A start that fails while its machine is killed or stopped concerns nobody.
+        # A start may fail because its machine is killed or stopped; that is no defect.
         site.starting.add_done_callback(lambda task: task.cancelled() or task.exception())
         self._disturb(site, 0.0)
 
     def _tend(self) -> None:
-        """Restarts the nodes that are due, and sees what became of starts and stops."""
+        """Restarts the nodes that are due, and checks the results of starts and stops."""
         for site in self._sites:
             if site.scheduler is None and self.machines.seconds >= site.start_at:
                 self._start(site)
@@ -340,7 +340,7 @@ class NodesWorld:
         site.disturbed_until = max(site.disturbed_until, self.machines.seconds + seconds)
 
     def _is_healthy(self, site: Site, for_seconds: float) -> bool:
-        """Returns whether a node has worked without any disturbance for so long."""
+        """Returns whether a node has worked without a disturbance for this long."""
         return site.scheduler is not None and self.machines.seconds - site.disturbed_until >= for_seconds
 
     def _lag(self, site: Site) -> float:
@@ -386,7 +386,7 @@ class NodesWorld:
         self._disturb(site, seconds + 60)
 
     def _fault_deafen(self, chance: Random) -> None:
-        """Loses all notices for a while: nodes also look by themselves."""
+        """Loses all notices for a while. Nodes must find changes by their own checks."""
         self.database.deaf_until = self.machines.seconds + chance.choice((10.0, 60.0))
 
     def _fault_lose_answer(self, chance: Random) -> None:
@@ -397,7 +397,7 @@ class NodesWorld:
             self._disturb(site, 5.0)
 
     def _fault_drain(self, chance: Random) -> None:
-        """Drains a node by a request to any node, or lets it work again."""
+        """Drains a node by a request to any node, or ends that."""
         live = [site for site in self._sites if site.scheduler is not None and site.starting is None]
         if not live:
             return
@@ -407,7 +407,7 @@ class NodesWorld:
         async def drain(scheduler: SimulatedNode) -> None:
             try:
                 await scheduler.nodes.drain(name, undo=undo)
-            except Exception as error:  # It may not be there, or the database may not answer.
+            except Exception as error:  # The node may be down, or the database may not answer.
                 self.history.lines.append(f"{self.machines.seconds:.3f} drain {name}: {type(error).__name__}")
 
         asked.scheduler.machine.begin(drain(asked.scheduler))
@@ -425,7 +425,7 @@ class NodesWorld:
         self.history.commits += 1
         before = self._watch.last_seq
         found = self._watch.committed(tx, self.database.now(), is_dispatching=False)
-        # Each node remembers the largest turn that it has seen, so turns of several nodes may overtake each other.
+        # Each node remembers the largest turn that it has seen, so several nodes may use turns out of order.
         self.history.broken += [broken for broken in found if broken.law != "offices are served in turn"]
         self._observe(store.node, tx, before)
         if self.history.commits % EXAMINED_EVERY == 0:
@@ -436,7 +436,9 @@ class NodesWorld:
         self._idle_since = {how: self._idle_since.get(how, self.machines.seconds) for how in idle}
 
     def _judge_business(self, before: int) -> None:
-        """Counts the commits of the last minute that stored no event: nodes must not keep each other busy."""
+        """Counts the commits of the last minute that stored no event: nodes must not keep each other busy with
+        notices.
+        """
         now = self.machines.seconds
         if self._watch.last_seq > before:
             self._idle_commits.clear()
@@ -448,7 +450,7 @@ class NodesWorld:
             self.history.broken.append(Broken("nodes that have nothing to do are quiet", how))
 
     def _observe(self, node: str, tx: Tx, before: int) -> None:
-        """Notes the steps of the lease protocol that a commit contains, and what it did to runs."""
+        """Notes the steps of the lease protocol in a commit, and its effects on runs."""
         for event in check_reads.events(tx, before):
             details = json.loads(event.details)
             if event.type == "node_joined":
@@ -480,14 +482,16 @@ class NodesWorld:
         return self._chains[job_id]
 
     def begins(self, run: RunContext, machine: Machine) -> None:
-        """Checks a handler that begins: no other one works for the same chain, on a machine that could know that."""
+        """Checks a handler that begins: no other handler may work for the same chain on a machine that could know
+        that.
+        """
         chain = self._chains.get(run.job_id, run.job_id)
         for other_id, (other, job_id) in self._running.items():
             if other is machine or other.is_dead or self._chains.get(job_id, job_id) != chain:
                 continue
-            if other_id in self._witness.stubborn:  # Nothing but its node's end stops it.
+            if other_id in self._witness.stubborn:  # Only the end of its node stops it.
                 continue
-            # A machine that was stopped notices what it has missed a moment after it goes on.
+            # A machine that was stopped notices a moment after it continues what it has missed.
             if any(self.machines.seconds - one.stopped_until < STOPS_WITHIN for one in (machine, other)):
                 continue
             self._witness.broken.append(f"run {run.run_id} began while {other_id} of its chain goes on elsewhere")
@@ -497,7 +501,7 @@ class NodesWorld:
         self._running.pop(run.run_id, None)
 
     def _watch_time(self) -> None:
-        """Checks what must have happened by now."""
+        """Checks that everything has happened that is due by now."""
         now = self.machines.seconds
         for run_id, (machine, _) in list(self._running.items()):
             if machine.is_dead:
@@ -514,13 +518,13 @@ class NodesWorld:
             if site.name not in self._draining and site.scheduler and not site.scheduler.most
         ]
         for how, since in self._idle_since.items():
-            # A caller's work starts on the node that the caller is connected to.
+            # A direct caller's work starts on the node to which the caller is connected.
             able = workers if how.startswith("job ") else [one for one in workers if one.is_connected(how.split()[0])]
             if able and now - since > LOOKS_WITHIN and now - since > self._since_deaf():
                 self.history.broken.append(Broken("what can run does run, on some node", how))
 
     def _since_deaf(self) -> float:
-        """Notices that got lost are made up for with the next renewal."""
+        """Returns how long changes may still be unknown, because lost notices are made up for with the next renewal."""
         return LOOKS_WITHIN if self.machines.seconds < self.database.deaf_until + LOOKS_WITHIN else 0.0
 
     def _check(self) -> None:
@@ -535,7 +539,7 @@ class NodesWorld:
         self._refuse(list(self._late()))
 
     def _late(self) -> Iterator[Broken]:
-        """Finds what is late although the nodes that should have done it are well."""
+        """Finds what is late although the responsible nodes are healthy."""
         store = next(
             (one.scheduler.node_store for one in self._sites if one.scheduler and one.scheduler.node_store), None
         )
@@ -569,7 +573,7 @@ class NodesWorld:
             raise LawBroken(broken)
 
     def _come_to_rest(self) -> None:
-        """Mends everything, lets what is under way end, and checks the final state."""
+        """Repairs everything, lets current work end, and checks the final state."""
         self.database.heal()
         for site in self._sites:
             site.slow_until = 0.0
@@ -606,7 +610,7 @@ class NodesWorld:
             ]
         )
         has_ended = _ended_chains(tx)
-        self._pass_time(60, part=10.0)  # What happened just now is heard at every node by then.
+        self._pass_time(60, part=10.0)  # By then every node knows of the latest changes.
         followers = [site.clients.followers for site in self._sites]
         self._refuse([broken for one in followers for broken in (*one.behind(last), *one.unanswered(has_ended))])
 
@@ -630,7 +634,7 @@ class NodesWorld:
 
 
 class _NodeWitness(Witness):
-    """What happens on one machine, told to the whole world."""
+    """Reports what happens on one machine to the whole simulation."""
 
     def __init__(self, world: NodesWorld, machine: Machine) -> None:
         super().__init__()

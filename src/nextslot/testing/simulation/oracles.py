@@ -1,7 +1,7 @@
-"""The laws, as checks of the stored data: after every commit, after every step, and when everything has come to rest.
+"""Checks the laws on the stored data: after every commit, after every step, and at the end, when all work is done.
 
-They read by their own statements (`check_reads.py`) and do not share code with the engine's decisions.
-Checks that a live database allows, without having watched it, are in `store/maintenance/doctor.py`; they run here too.
+The checks have their own statements (`check_reads.py`) and share no code with the engine's decisions. Checks that need
+only the current data are in `store/maintenance/doctor.py`; they run here too.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ MINUTE = 60 * SECOND
 NOT_RETRIED = {"cancelled", "git_conflict", "permission", "dependency", "invalid"}
 AT_ONCE = {"crash", "interrupted"}
 ENDS = {"job_completed", "job_failed", "job_timeout", "job_skipped", "job_cancelled"}
-# No retry policy of the clients allows more, and few clients retry by hand in addition.
+# No retry policy of the clients allows more, and clients rarely retry by hand in addition.
 LONGEST_CHAIN = 30
-# A smaller difference between two clocks is no step (clock.py), so a timeout may be wrong by this much.
+# Clocks do not treat a smaller difference as a step (clock.py), so a timeout may be wrong by this much.
 NO_STEP_SECONDS = 1.01
 SUCCEEDED = ("COMPLETED", "SKIPPED")
-# How far the clocks of the clients' time zones are behind UTC; none of them has a summer time.
+# The offsets of the clients' time zones behind UTC; none of them has daylight saving time.
 SHIFTS = {"UTC": 0, "Asia/Kathmandu": -345 * MINUTE}
 
 
@@ -46,11 +46,11 @@ class Watch:
     """Checks every commit, and remembers the events it has seen: none of them may vanish or change."""
 
     def __init__(self, starvation_after_seconds: float, limits: Limits, most_running: int = 0) -> None:
-        # The limits of the configuration; two while it is unknown whether the newer ones are stored.
+        # The configured limits; two sets while it is unknown whether the newer one is stored.
         self._limits = [limits]
         self._reloads = 0
         self._most_running = most_running
-        # As of the last commit: what decides about schedules, which of them have a job, and the settings.
+        # The state after the last commit: the schedules' settings, which schedules have a job, and all other settings.
         self._cron_settings: dict[str, CronPlan] = {}
         self._busy: set[str] = set()
         self._settings = settings_oracle.Settings({}, ())
@@ -58,7 +58,7 @@ class Watch:
         self.events: list[Told] = []
         self._needs: dict[int, LaneNeeds] = {}
         self._running_callers: set[str] = set()
-        # The jobs that were free to go after the last commit.
+        # The jobs that were ready after the last commit.
         self._ready: set[str] = set()
         self._last_served: dict[str, int] = {}
         # The length of the chain that ends with a given retry.
@@ -69,7 +69,7 @@ class Watch:
         self.interrupted_at: dict[str, int] = {}
 
     def configured(self, limits: Limits, is_acknowledged: bool) -> None:
-        """Notes that the limits are being changed, or have been."""
+        """Notes that the limits are being changed, or that the change is acknowledged."""
         self._reloads += -1 if is_acknowledged else 1
         if not is_acknowledged:
             self._limits.append(limits)
@@ -86,8 +86,8 @@ class Watch:
         return {event.job_id for event in self.events if event.type in ENDS and event.job_id is not None}
 
     def reopened(self, tx: Tx, has_purged: bool) -> list[Broken]:
-        """Checks after a crash that all committed events are unchanged; there may be more, which nobody was notified
-        of.
+        """Checks after a crash that all committed events are unchanged. There may be more, of which no follower was
+        notified.
 
         If retention has run, the oldest events may be gone.
         """
@@ -100,7 +100,8 @@ class Watch:
         self.events = self.events[: len(self.events) - len(known)] + stored
         self._serve_order(stored)
         self._running_callers = set()
-        # A change whose answer a crash has swallowed is stored or not; the next start stores the newest.
+        # If a crash has swallowed the answer to a change, it may be stored or not. The next start stores the newest
+        # settings.
         self._reloads, self._limits = 0, self._limits[-2:]
         self._ready = {one.job_id for one in check_reads.ready(tx)}
         self.elapsed.restarted()
@@ -112,7 +113,7 @@ class Watch:
         self._settings = settings_oracle.read(tx)
 
     def committed(self, tx: Tx, now: int, is_dispatching: bool) -> list[Broken]:
-        """Checks a commit: every start in it was allowed, and no job that could start was left."""
+        """Checks a commit: each start in it was allowed, and no job that could have started was left."""
         new = check_reads.events(tx, self.last_seq)
         started = check_reads.started(tx, self.last_seq)
         self.events += new
@@ -132,7 +133,7 @@ class Watch:
         return broken
 
     def _unheard(self, facts: "DispatchFacts", started: list[Waiting], new: list[Told]) -> Iterator[Broken]:
-        """Finds jobs that have become free to go, and of which no event says so."""
+        """Finds jobs that have become ready without an event that reports it."""
         heard = {event.job_id for event in new if event.type in ("job_queued", "job_ready")}
         ready = {one.job_id for one in facts.ready}
         for job_id in sorted((ready | {one.job_id for one in started}) - self._ready - heard):
@@ -140,7 +141,7 @@ class Watch:
         self._ready = ready
 
     def _is_full(self, facts: "DispatchFacts") -> bool:
-        """Returns whether the node itself can run nothing more."""
+        """Returns whether the node has no free slot."""
         return 0 < self._most_running <= facts.running
 
     def _judge_settings(self, tx: Tx, facts: "DispatchFacts", new: list[Told]) -> Iterator[Broken]:
@@ -156,7 +157,7 @@ class Watch:
             yield Broken("a node runs no more than it may", f"{facts.running} of {self._most_running}")
 
     def _endless(self, new: list[Told]) -> Iterator[Broken]:
-        """Finds an endless chain of retries before it has filled the history."""
+        """Finds an endless chain of retries before it fills the history."""
         for event in new:
             if event.type == "job_retrying" and event.job_id is not None:
                 length = self._lengths[json.loads(event.details)["retry"]] = self._lengths.get(event.job_id, 1) + 1
@@ -188,7 +189,7 @@ class Watch:
         )
 
     def _judge_starts(self, facts: "DispatchFacts", started: list[Waiting]) -> Iterator[Broken]:
-        """Replays the starts of a transaction one by one, each with the usage at its moment."""
+        """Replays the starts of a transaction one by one, each with the usage at that moment."""
         used = Counter(facts.used)
         for one in started:
             used.subtract(facts.needs[one.lane_id].units)
@@ -245,7 +246,7 @@ class DispatchFacts(NamedTuple):
         return any(_is_starving(self, one) for one in self.ready)
 
     def kept_back(self) -> Counter[str]:
-        """Returns the units that waiting direct callers with a reservation keep back in every office."""
+        """Returns, for each office, the units that waiting direct callers with a reservation keep free."""
         kept: Counter[str] = Counter()
         for one in self.callers:
             if one.status == "WAITING" and one.is_holder and not self.needs[one.lane_id].resources & self.held:
@@ -253,7 +254,9 @@ class DispatchFacts(NamedTuple):
         return kept
 
     def may_go(self, one: Waiting) -> bool:
-        """Returns whether only order and limits can hold a job back: no pause, no direct caller, no outage."""
+        """Returns whether only order and limits can hold a job back: there is no pause, direct caller or outage in its
+        way.
+        """
         needs = self.needs[one.lane_id]
         return not (
             ("scheduler", "") in self.pauses
@@ -264,7 +267,7 @@ class DispatchFacts(NamedTuple):
         )
 
     def waits_behind_caller(self, one: Waiting) -> bool:
-        """Returns whether a direct caller of the job's office waits who shares a limit with the job (DEC-004)."""
+        """Returns whether a direct caller of the job's office waits and shares a limit with the job (DEC-004)."""
         limits = {key for key in self.needs[one.lane_id].units if self.capacities[key]}
         return any(
             not limits.isdisjoint(self.needs[caller.lane_id].units)
@@ -290,7 +293,9 @@ def _over_limit(facts: DispatchFacts, used: Counter[str], units: Mapping[str, in
 
 
 def _out_of_turn(facts: DispatchFacts, started: Sequence[WaitingCaller]) -> Iterator[Broken]:
-    """Finds callers who started before one of their lane who came earlier; `facts` has them as they came."""
+    """Finds callers that started before an earlier caller of the same lane; `facts` lists callers in the order of
+    arrival.
+    """
     for caller in started:
         earlier = facts.callers[: facts.callers.index(caller)]
         if any(one.lane_id == caller.lane_id and one.status == "WAITING" for one in earlier):
@@ -310,7 +315,9 @@ def held_back(facts: DispatchFacts, one: Waiting, needs: LaneNeeds) -> Iterator[
 def out_of_order(
     facts: DispatchFacts, used: Counter[str], one: Waiting, others: list[Waiting], last_served: dict[str, int]
 ) -> Iterator[Broken]:
-    """Finds violations of the order (INV-004, and turns between offices): another job that fitted too came first."""
+    """Finds violations of the order (INV-004, and turns between offices): another job that also fitted was first in
+    order.
+    """
     if facts.has_starving or _is_starving(facts, one):
         return
     taken = used + facts.kept_back()
@@ -327,7 +334,7 @@ def out_of_order(
 def ahead_of_starving(
     facts: DispatchFacts, used: Counter[str], one: Waiting, started: list[Waiting]
 ) -> Iterator[Broken]:
-    """Finds starts that took units which were to be kept for a job that was passed over for long."""
+    """Finds starts that took units kept for a job that was passed over."""
     if _is_starving(facts, one):
         return
     served = {other.office_id for other in started if _is_starving(facts, other)}
@@ -344,7 +351,7 @@ def ahead_of_starving(
 
 
 def idle(facts: DispatchFacts) -> Iterator[Broken]:
-    """Finds jobs that a commit left although order, limits and pauses would let them start."""
+    """Finds jobs that a commit left waiting although order, limits and pauses allowed their start."""
     if facts.has_starving:
         return
     taken = facts.used + facts.kept_back()
@@ -378,11 +385,13 @@ def examined(tx: Tx) -> list[Broken]:
     return [Broken(finding.check, finding.problem) for finding in doctor.examine(tx)]
 
 
-# When everything has come to rest.
+# When all work is done.
 
 
 def timed_out_early(events: list[Told], took: Mapping[str, float]) -> Iterator[Broken]:
-    """Finds runs that timed out too early, whatever the wall clock did. `took` has seconds by run."""
+    """Finds runs that timed out too early, whatever the wall clock did. `took` has the real duration of each run in
+    seconds.
+    """
     for event in events:
         limit = re.search(r"timed out after ([\d.]+) seconds", event.details) if event.type == "job_timeout" else None
         seconds = took.get(event.run_id or "")
@@ -392,7 +401,7 @@ def timed_out_early(events: list[Told], took: Mapping[str, float]) -> Iterator[B
 
 
 def unfinished(tx: Tx, now: int) -> Iterator[Broken]:
-    """Finds what still runs, waits, is reserved or has to be sent, except what can never continue."""
+    """Finds what still runs, waits, is reserved or must be sent, except what can never continue."""
     facts = check_reads.jobs(tx)
     yield from settings_oracle.forsaken(tx, facts)
     yield from settings_oracle.expired_and_started(facts)
@@ -440,7 +449,7 @@ def _ends(facts: dict[str, JobFacts]) -> dict[str, JobFacts]:
 
 
 def stopped_in_vain(tx: Tx, stopped: set[str]) -> Iterator[Broken]:
-    """Finds runs that were told to stop and did not end as failures, whatever their handlers returned (spec 5.10)."""
+    """Finds runs that were told to stop but did not end as failures, whatever their handlers returned (spec 5.10)."""
     for job in check_reads.jobs(tx).values():
         if job.run_id in stopped and job.outcome != "FAILED":
             yield Broken("a run that was stopped is a failure", f"run {job.run_id} is {job.outcome}")
@@ -453,7 +462,7 @@ def stalled_wrongly(events: list[Told], reporting: set[str]) -> Iterator[Broken]
 
 
 def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
-    """Checks DEC-007 from the failures alone: the number of retries and the delay of each."""
+    """Checks DEC-007 from the failures alone: the number of retries and the delay of each one."""
     facts = check_reads.jobs(tx)
     retry_details = {event.job_id: json.loads(event.details) for event in events if event.type == "job_retrying"}
     for job in facts.values():
@@ -471,7 +480,7 @@ def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
             yield Broken("retries are as many as agreed (DEC-007)", f"{job.job_id}: {kinds}, {job.decision}, {most}")
         delay = retry_details.get(job.job_id, {}).get("delay_seconds")
         if kind == "quota" and delay is not None and delay >= 1:
-            continue  # It is the time that the provider has named.
+            continue  # The delay follows the time that the provider named.
         if job.decision == "retry" and delay is not None and delay != _delay(policy, number, kind):
             yield Broken("retries come after the delay agreed", f"{job.job_id}: {delay}")
 
@@ -481,7 +490,7 @@ def _failures(facts: dict[str, JobFacts], job: JobFacts) -> list[str]:
     kinds = []
     at: JobFacts | None = job
     while at is not None:
-        # A job that was cancelled before it ran, and retried by hand, counts like any other.
+        # A job that was cancelled before it ran, and then retried by hand, counts like any other.
         kinds.append(at.failure_kind or "error")
         at = facts.get(at.retry_of) if at.retry_of is not None else None
     return kinds[::-1]
@@ -497,7 +506,9 @@ def _lone_crashes(facts: dict[str, JobFacts], job: JobFacts) -> int:
 
 
 def _counted(kinds: list[str]) -> int:
-    """Counts the failures that use up retries: not used-up quotas, and not the first four interruptions in a row."""
+    """Counts the failures that use up retries. A used-up quota does not, and neither do the first four interruptions in
+    a row.
+    """
     counted = streak = 0
     for kind in kinds:
         streak = streak + 1 if kind == "interrupted" else 0
@@ -554,7 +565,7 @@ def _minutes_between(cron: str) -> int | None:
 
 
 def undelivered(tx: Tx, received: set[str], seen: set[str], has_purged: bool) -> Iterator[Broken]:
-    """Checks that every delivered message was received by its endpoint, and that no delivery vanishes too early."""
+    """Checks that the endpoint received every message marked as delivered, and that no delivery vanishes too early."""
     messages = {message.delivery_id: message for message in check_reads.messages(tx)}
     for delivery_id, message in messages.items():
         if message.status == "DELIVERED" and delivery_id not in received:
@@ -569,7 +580,7 @@ def undelivered(tx: Tx, received: set[str], seen: set[str], has_purged: bool) ->
             yield Broken("the end of a run is sent to its webhook", job.job_id)
 
 
-# What the messages of each event are about, in the words of the log.
+# The types of log entries to which the messages of each webhook event may belong.
 MESSAGES = {
     "job.run.completed": {"job_completed"},
     "job.run.failed": {"job_failed", "job_timeout", "job_cancelled"},
@@ -582,14 +593,14 @@ MESSAGES = {
 
 
 def wrong_messages(tx: Tx, events: list[Told], contents: Iterable[Mapping[str, Any]]) -> Iterator[Broken]:
-    """Compares each message that was received with the event whose number it has, and with the chain of its job."""
+    """Compares each received message with the event that has its number, and with the chain of its job."""
     law = "a message says what has happened"
     by_number, facts = {event.seq: event for event in events}, check_reads.jobs(tx)
     for content in contents:
         event, job = by_number.get(content.get("seq", 0)), content.get("job")
         wanted = MESSAGES.get(content.get("event", ""))
         if wanted is None or event is None or (job is not None and "job_id" not in job):
-            continue  # It has another form, or its event is purged.
+            continue  # The message has another format, or its event was purged.
         if event.type not in wanted or (job is not None and event.job_id != job["job_id"]):
             yield Broken(law, f"{content['event']} has the number of {event}")
         if job is not None and job["job_id"] in facts and "attempt" in job:

@@ -50,7 +50,7 @@ _CLIENTS = {
     "wrong": 2,
     "reload": 2,
 }
-# A tenth of all histories last for more than a day; then ended jobs are purged, by request and daily.
+# A tenth of all histories cover more than a day; in them ended jobs are purged, on request and daily.
 _PURGE_EVERY, _LONG_PAUSE = 10, 100_000.0
 # The relative frequency of faults.
 _FAULTS = {
@@ -117,7 +117,7 @@ def _pause(chance: random.Random) -> float:
 
 
 def shrink(actions: Sequence[Action], fails: Callable[[list[Action]], bool], tries: int = 200) -> list[Action]:
-    """Returns as few actions as still fail, found by leaving out ever smaller parts, in at most `tries` attempts."""
+    """Returns the fewest actions that still fail. Leaves out smaller and smaller parts, in at most `tries` attempts."""
     left = list(actions)
     size = max(1, len(left) // 2)
     while size >= 1 and tries > 0:

@@ -1,4 +1,4 @@
-"""Checks which occurrences of a schedule fired and which were skipped, commit by commit, by rules of its own (spec 10).
+"""Checks in each commit which occurrences of a schedule fired and which were skipped, by independent rules (spec 10).
 
 `oracles.Watch` calls it with the events of a commit, and with the schedules as they were stored before that commit.
 """
@@ -18,7 +18,9 @@ LAW = "catch-up chooses the occurrences that its schedule asks for"
 
 
 class _Account(NamedTuple):
-    """What one commit says of one schedule: the instants that fired, and (reason, first, last, count) of the others."""
+    """What one commit stores for one schedule: the instants that fired, and (reason, first, last, count) of the skipped
+    ones.
+    """
 
     now: int
     fired: list[int]
@@ -26,7 +28,9 @@ class _Account(NamedTuple):
 
 
 def misfired(new: Iterable[Told], cron_settings: Mapping[str, CronPlan], busy: set[str]) -> Iterator[Broken]:
-    """`cron_settings` and `busy` are those before the commit: a change of a schedule applies to later occurrences."""
+    """Finds wrong outcomes of occurrences. `cron_settings` and `busy` are from before the commit, because a change of a
+    schedule applies to later occurrences only.
+    """
     for schedule_id, account in _accounts(new).items():
         plan = cron_settings.get(schedule_id)
         if plan is None:

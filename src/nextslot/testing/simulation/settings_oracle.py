@@ -1,4 +1,4 @@
-"""Checks that what is stored as settings is what happens: limits, archived offices, subscriptions, dependents.
+"""Checks that the scheduler obeys the stored settings: limits, archived offices, subscriptions, dependents.
 
 `oracles.Watch` calls the checks of each commit; `world` those after a purge and those of the end.
 """
@@ -13,19 +13,19 @@ from . import check_reads
 from .broken import Broken
 from .check_reads import JobFacts, OfficeFacts, Subscription, Told
 
-# The events that subscriptions get, by the events of the log.
+# The webhook events of subscriptions, by the type of the log entry.
 MESSAGES = {
     "job_failed_permanently": "job.failed_permanently",
     "group_finished": "group.finished",
     "job_completed": "job.run.completed",
 }
 SUCCEEDED = ("COMPLETED", "SKIPPED")
-# What the webhook of an office gets, of those.
+# Those of them that the webhook of an office gets.
 OFFICE_EVENTS = ("job.failed_permanently", "job.run.completed")
 
 
 class Settings(NamedTuple):
-    """The settings that a commit finds."""
+    """The settings before a commit."""
 
     offices: dict[str, OfficeFacts]
     subscriptions: Sequence[Subscription]
@@ -40,7 +40,7 @@ def wrong_limits(
 ) -> Iterator[Broken]:
     """Finds limits that differ from the settings of their office, or of the scheduler.
 
-    `configured` are the limits that may be in force: two while a change of them is under way.
+    `configured` are the limits that may apply: two sets during a change.
     """
     found = [list(_wrong_limits(offices, capacities, limits)) for limits in configured]
     if all(found):
@@ -81,7 +81,7 @@ def in_archived_offices(before: Settings, after: Settings, new: Sequence[Told], 
 
 
 def unannounced(tx: Tx, before: Settings, after: Settings, new: Sequence[Told]) -> Iterator[Broken]:
-    """Finds events without a message to a subscription that was there before and after the commit; and messages about
+    """Finds events without a message to a subscription that existed before and after the commit; and messages about
     other offices.
     """
     lasting = [one for one in before.subscriptions if one in after.subscriptions]
@@ -96,7 +96,7 @@ def unannounced(tx: Tx, before: Settings, after: Settings, new: Sequence[Told]) 
     made = {(event, url, office_id) for event, url, office_id, _ in sent}
     for one in lasting:
         for event, url, office_id, _ in sent:
-            is_alone = one.webhook_id not in after.offices  # The URL of an office's webhook has other uses too.
+            is_alone = one.webhook_id not in after.offices  # Other webhooks may have this URL too.
             if is_alone and url == one.url and one.office_id not in (None, office_id):
                 yield Broken("a subscription gets the events of its office", f"{event} of {office_id} to {one}")
         for told in new:
@@ -107,7 +107,7 @@ def unannounced(tx: Tx, before: Settings, after: Settings, new: Sequence[Told]) 
 
 
 def forsaken(tx: Tx, facts: Mapping[str, JobFacts]) -> Iterator[Broken]:
-    """Finds jobs that wait for a chain which has failed, and that should be cancelled then."""
+    """Finds jobs that should have been cancelled because they wait for a failed chain."""
     policies = check_reads.dependents(tx)
     followed = {job.retry_of for job in facts.values()}
     failed = {
@@ -121,7 +121,7 @@ def forsaken(tx: Tx, facts: Mapping[str, JobFacts]) -> Iterator[Broken]:
 
 
 def purgeable(tx: Tx, before: int) -> set[str]:
-    """Returns the jobs of chains and groups that ended before a time, and to which nothing refers that goes on."""
+    """Returns the jobs of chains and groups that ended before a time and to which nothing refers that has not ended."""
     facts = check_reads.jobs(tx)
     kept = check_reads.needed(tx)
     kept |= {one.job_id for one in check_reads.messages(tx) if one.status == "PENDING" and one.job_id is not None}
@@ -156,7 +156,7 @@ def late(facts: Mapping[str, JobFacts], now: int, interruptible: set[str]) -> It
 def late_elsewhere(
     tx: Tx, now: int, interruptible: set[str], interrupted_at: Mapping[str, int], endpoints: Mapping[str, float]
 ) -> Iterator[Broken]:
-    """Finds callers, cancels, schedules and messages that are late; `endpoints` have been idle for so many seconds."""
+    """Finds late callers, cancels, schedules and messages; `endpoints` have been idle for so many seconds."""
     limit = now - 1_000_000
     for one in check_reads.caller_times(tx):
         if one.status == "WAITING" and one.wait_until < limit:
@@ -192,7 +192,7 @@ def in_wrong_lanes(tx: Tx) -> Iterator[Broken]:
 
 
 def expired_and_started(facts: Mapping[str, JobFacts]) -> Iterator[Broken]:
-    """Finds jobs that started after their time. A member that its group skips gets a run, but never starts."""
+    """Finds jobs that started after their deadline. A member that its group skips gets a run, but never starts."""
     for job in facts.values():
         is_late = job.expires_at is not None and job.started_at is not None and job.started_at >= job.expires_at
         if is_late and not (job.outcome == "SKIPPED" and job.started_at == job.finished_at):
@@ -200,7 +200,7 @@ def expired_and_started(facts: Mapping[str, JobFacts]) -> Iterator[Broken]:
 
 
 def cut_short(tx: Tx) -> Iterator[Broken]:
-    """Finds direct work that was ended although nobody cancelled it and its time was not up."""
+    """Finds direct work that was ended although nobody cancelled it and its time was not over."""
     for one in check_reads.direct(tx):
         if one.status != "FAILED" or one.is_cancelled or one.params.get("do") != "ok" or one.started_at is None:
             continue

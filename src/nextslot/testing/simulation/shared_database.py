@@ -1,7 +1,7 @@
-"""One SQLite file that several simulated nodes share, behind the interface of a database server.
+"""Lets several simulated nodes share one SQLite file, behind the interface of a database server.
 
-The lease, its thread and the check of each transaction are the code of `store/postgres`; only the connection is another
-one. `SharedDatabase` is the server: its clock, its sessions, the leader's lock and the notices between nodes, which it
+The lease, its thread and the check of each transaction are the code of `store/postgres`; only the connection differs.
+`SharedDatabase` is the server: its clock, its sessions, the leader's lock and the notices between nodes, which it
 loses, delays and doubles by chance.
 """
 
@@ -33,7 +33,7 @@ from .machines import Machine, Machines
 
 T = TypeVar("T")
 
-# The statements that go by the server's clock.
+# The statements that use the server's clock.
 BY_SERVER_CLOCK = frozenset({"nodes.register", "nodes.lose", "nodes.lapsed", "nodes.time", "nodes.patience"})
 SERVER_CLOCK = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 # How long a node waits for a server that does not answer.
@@ -42,7 +42,7 @@ NOWHERE = "postgresql://nobody@127.0.0.1:1/nowhere"
 
 
 class Observed(NamedTuple):
-    """A step of the lease protocol, in microseconds of true time; `node` has taken it."""
+    """A step of the lease protocol by `node`, in microseconds of true time."""
 
     at: int
     name: str
@@ -51,7 +51,7 @@ class Observed(NamedTuple):
 
 
 class SharedDatabase:
-    """The server. All of its clock, sessions and notices are here; the rows are in the file."""
+    """Simulates the server: its clock, its sessions and its notices. The rows are in the file."""
 
     def __init__(self, path: Path, machines: Machines, chance: Random) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class SharedDatabase:
         self._chance = chance
         self.sessions: dict[str, LeaseConnection] = {}
         self.leader: LeaseConnection | None = None
-        # Nodes that cannot reach the server, each until when; and until when notices get lost.
+        # Nodes that cannot reach the server, each with the end of that; and until when all notices are lost.
         self._cut: dict[str, float] = {}
         self.deaf_until = 0.0
         self.observed: list[Observed] = []
@@ -85,7 +85,7 @@ class SharedDatabase:
         self.observed.append(Observed(self.now(), name, node, what))
 
     def notify(self, sender: str, topics: Sequence[str]) -> None:
-        """Sends a notice to each session that listens. Some are late or come twice; all of a deaf time are lost."""
+        """Sends a notice to each session that listens. Some arrive late or twice; all of a deaf period are lost."""
         if self.seconds < self.deaf_until:
             return
         for session in list(self.sessions.values()):
@@ -95,7 +95,7 @@ class SharedDatabase:
                         session.send_later(delay, topic, sender)
 
     def is_leader(self, session: "LeaseConnection") -> bool:
-        """Tries to give a session the leader's lock. The server has ended the session of a node that was silent."""
+        """Tries to give a session the leader's lock. The server has ended sessions of silent nodes."""
         if self.leader is not None and self.leader is not session and self.leader.is_silent:
             self.leader.end()
         if self.leader is None:
@@ -177,7 +177,7 @@ class LeaseConnection:
     async def _on_the_way(self) -> None:
         await asyncio.sleep(self._machine.lag())
         if self._database.is_cut_off(self._node):
-            await asyncio.sleep(1e9)  # Whoever waits gives up some time.
+            await asyncio.sleep(1e9)  # Longer than any caller waits.
         if self.is_silent:
             self.end()
         if self.is_ended:
@@ -204,7 +204,7 @@ class Answer:
 
 
 class _LeaseTask:
-    """What a simulated machine has in place of the thread of a lease."""
+    """Replaces the thread of a lease on a simulated machine."""
 
     def __init__(self, target: Callable[[], None], name: str, daemon: bool) -> None:
         self._lease: Any = getattr(target, "__self__")  # noqa: B009 - a bound method has it, a callable need not
@@ -230,7 +230,7 @@ KEYS = Keys.of(1, "simulated")
 
 
 class _NodeSession(Session):
-    """The part of a session that says how a transaction begins."""
+    """The part of a session that begins a transaction."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -238,7 +238,7 @@ class _NodeSession(Session):
 
 
 class NodeTx(SqliteTx):
-    """A transaction whose leases go by the server's clock."""
+    """A transaction whose leases use the server's clock."""
 
     server: SharedDatabase
 
@@ -255,7 +255,7 @@ class NodeTx(SqliteTx):
         return {**values, "now": self.server.now()} if statement in BY_SERVER_CLOCK else values
 
     def await_opening(self) -> None:
-        """A file answers at once."""
+        """Does nothing: a file answers at once."""
 
 
 class _Reply(NamedTuple):
@@ -266,7 +266,9 @@ class _Reply(NamedTuple):
 
 
 class NodeStore(SqliteStore):
-    """The store of one node. Requests and answers are on the way for a while; a node can be cut off from the server."""
+    """The store of one node. Requests and answers take time on the network, and a node can be cut off from the
+    server.
+    """
 
     def __init__(
         self,
@@ -292,7 +294,7 @@ class NodeStore(SqliteStore):
         self._session = _NodeSession(node)
         self._lease: Lease | None = None
         self._topics: frozenset[str] = frozenset()
-        # The answer of the next commit gets lost; and a commit whose answer was lost.
+        # Whether the answer of the next commit gets lost; and a commit whose answer was lost.
         self.loses_next_answer = False
         self._unsettled: list[Effect] | None = None
         self._resolving: asyncio.Task[None] | None = None
@@ -387,7 +389,7 @@ class NodeStore(SqliteStore):
         return NodeTx(self._writer)
 
     def kill(self) -> None:
-        """Frees what a killed process held: its connections."""
+        """Closes the connections of a killed process."""
         for connection in [*self._open_readers, self._writer]:
             connection.close()
         self._thread.shutdown()
@@ -395,7 +397,7 @@ class NodeStore(SqliteStore):
 
 
 class NodeClock(SharedClock):
-    """The clock of a simulated machine, which is wrong by some seconds until the server has been asked."""
+    """The clock of a simulated machine. It is wrong by some seconds until the node has read the server's clock."""
 
     def __init__(self, machines: Machines, skew_seconds: float) -> None:
         self._machines = machines
@@ -431,7 +433,7 @@ class _NoRecord:
 
 @contextmanager
 def shared(database: SharedDatabase) -> Iterator[None]:
-    """Lets several stores have one file, and leases go by virtual time, inside this context."""
+    """Lets several stores use one file, and leases use virtual time, inside this context."""
     clock = SimpleNamespace(monotonic=lambda: database.seconds)
     with ExitStack() as stack:
         for module, name, value in (

@@ -19,11 +19,12 @@ T = TypeVar("T")
 # The name of one office begins with that of another.
 OFFICES = ("default", "a", "ab", "b")
 TYPES = ("work", "work", "render", "thread", "heavy")
-# A run of such a job ends when it has reported nothing for so long.
+# A run of such a job ends after this many seconds without a report.
 STALL_SECONDS = 6.0
-# After which time a provider renews its quota, as it says.
+# The time after which a provider says that it renews its quota.
 QUOTA_SECONDS = 45.0
-# How soon after its answer a message may be sent again, and how far two clocks may differ without a step (clock.py).
+# How soon after its answer a message may be sent again, and the largest difference between clocks that is no step
+# (clock.py).
 SHORTEST_DELAY, TOLERANCE = 5.0, 1.01
 ENDPOINTS = ("http://127.0.0.1:9001/hook", "http://127.0.0.1:9002/hook", "http://127.0.0.1:9003/hook")
 
@@ -33,14 +34,14 @@ class Witness:
 
     def __init__(self) -> None:
         self.began: dict[str, str] = {}
-        # In monotonic time: when each run began, and how long the ended ones took.
+        # In monotonic time: when each run began, and how long each ended run took.
         self.began_at: dict[str, float] = {}
         self.took: dict[str, float] = {}
-        # Runs that were told to stop, those that report progress, and those that ignore a stop.
+        # Runs that were told to stop, runs that report progress, and runs that ignore a stop.
         self.stopped: set[str] = set()
         self.reporting: set[str] = set()
         self.stubborn: set[str] = set()
-        # Whether no slow commit has held up the event loop, which a stall cannot be noticed during.
+        # Whether no slow commit has held up the event loop. During such a commit a stall cannot be noticed.
         self.is_exact = True
         self.broken: list[str] = []
         self.is_under_way: Callable[[str], bool] = lambda run_id: True
@@ -64,7 +65,7 @@ class Witness:
 
 
 class SlowThreads:
-    """Threads of a simulated scheduler: each call takes some virtual time, and happens at its end."""
+    """Threads of a simulated scheduler: each call takes some virtual time and has its effect at the end."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -75,7 +76,7 @@ class SlowThreads:
 
 
 def register(scheduler: Scheduler, witness: Witness) -> None:
-    """Registers the same handler for each type; its parameters decide what it does."""
+    """Registers the same handler for each type. The parameters decide what the handler does."""
 
     async def work(run: RunContext, do: str = "ok", seconds: float = 1.0, times: int = 1) -> Any:
         witness.begins(run)
@@ -103,9 +104,9 @@ def register(scheduler: Scheduler, witness: Witness) -> None:
 
     def work_in_thread(run: RunContext, do: str = "ok", seconds: float = 1.0, times: int = 1) -> Any:
         witness.begins(run)
-        witness.stubborn.add(run.run_id)  # It cannot be interrupted.
+        witness.stubborn.add(run.run_id)  # A thread's handler cannot be interrupted.
         witness.ends(run)
-        del witness.took[run.run_id]  # How long it took is up to the thread.
+        del witness.took[run.run_id]  # The thread decides how long the call takes.
         if do == "fail" and run.attempt <= times:
             raise Fail("simulated failure: fail")
         return {"attempt": run.attempt}
@@ -117,7 +118,9 @@ def register(scheduler: Scheduler, witness: Witness) -> None:
 
 
 def _needs(params: Mapping[str, Any]) -> dict[str, int]:
-    """Jobs that take long need the disk: another duration puts a job under other limits."""
+    """Returns the resources of a job: long jobs need the disk, so a change of the duration changes the limits of a
+    job.
+    """
     return {"disk": 1} if params.get("seconds", 0) > 1 else {}
 
 
@@ -138,34 +141,35 @@ async def _ignoring_signals(seconds: float) -> None:
 
 
 class Endpoints:
-    """Receives webhooks; at times it is slow, refuses, asks for a retry later, or is unreachable."""
+    """Receives webhooks. Sometimes it is slow, refuses, asks for a retry later, or is unreachable."""
 
     def __init__(self, seed: int, is_timed: bool = True) -> None:
-        """`is_timed`: whether one scheduler sends, so that it knows what it has sent and when."""
+        """`is_timed`: whether only one scheduler sends, which therefore knows what it has sent and when."""
         self._random = random.Random(seed)
         self._is_timed = is_timed
         self.is_well = False
-        # The ids of the messages that were received and acknowledged.
+        # The ids of the received and acknowledged messages.
         self.received: set[str] = set()
-        # By URL: the secret that has to sign now, and the office whose events a subscription may get; URLs of deleted
+        # By URL: the secret that must sign now, and the office whose events a subscription may get; URLs of deleted
         # subscriptions.
         self.secrets: dict[str, str] = {}
         self.offices: dict[str, str | None] = {}
         self.deleted: set[str] = set()
         self.broken: list[str] = []
-        # The contents that were received, and when each origin was last sent something.
+        # The received contents, and when each origin last got a message.
         self.contents: list[Any] = []
         self.sent_at: dict[str, float] = {}
         self.in_flight: Counter[str] = Counter()
-        # By message, in this life of the scheduler: when it may be sent again at the earliest; never once received.
+        # For each message, in this life of the scheduler: the earliest time at which it may be sent again; never, once
+        # received.
         self._not_before: dict[str, float] = {}
 
     def restarted(self) -> None:
-        """The scheduler has forgotten what was not stored, so a message may come again at any time."""
+        """Allows every message again: the scheduler has forgotten what was not stored."""
         self._not_before.clear()
 
     def sent_again(self, delivery_id: str) -> None:
-        """Somebody asks for a message once more."""
+        """Allows a message again, because somebody requested it."""
         self._not_before.pop(delivery_id, None)
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, seconds: float) -> EndpointResponse:
@@ -190,19 +194,21 @@ class Endpoints:
         return answer
 
     def idle_seconds(self) -> dict[str, float]:
-        """Returns for how long each origin has been sent nothing; 0 while something is on the way."""
+        """Returns for how long each origin has received nothing; 0 while a message is under way."""
         now = asyncio.get_running_loop().time()
         return {origin: 0.0 if self.in_flight[origin] else now - at for origin, at in self.sent_at.items()}
 
     def _check_time(self, delivery_id: str) -> None:
-        """Checks that a message does not come twice at once, too early again, or after it was received."""
+        """Checks that a message does not arrive twice at once, too early again, or after it was acknowledged."""
         early = self._not_before.get(delivery_id, 0.0) - asyncio.get_running_loop().time()
         if early > TOLERANCE and self._is_timed:
             self.broken.append(f"the message {delivery_id} comes again {early:.3f} seconds too early")
-        self._not_before[delivery_id] = float("inf")  # While it is on the way.
+        self._not_before[delivery_id] = float("inf")  # While the message is under way.
 
     def _check(self, url: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Checks what a receiver can: that it still subscribes, that its own secret signs, and whose event it is."""
+        """Checks what a receiver can check: whether it still subscribes, whether its own secret signs, and whose event
+        it is.
+        """
         if url in self.deleted:
             self.broken.append(f"{url} got a message after its subscription was deleted")
         if url in self.secrets and not _is_signed(self.secrets[url], headers, body):
@@ -233,7 +239,7 @@ class Endpoints:
 
 
 def _is_signed(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
-    """Verifies a message by the words of the standard (Standard Webhooks)."""
+    """Verifies the signature of a message by the text of the standard (Standard Webhooks)."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     content = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     signature = base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()

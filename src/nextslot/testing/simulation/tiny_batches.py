@@ -1,4 +1,4 @@
-"""Tiny batches: lets the engine work in pages of one to three rows, so that every page has a next one.
+"""Makes the engine work in pages of one to three rows, so that pages have successors.
 
 In a real scheduler a page has hundreds of rows, and a history of the simulation would never meet its end. `world` draws
 the sizes by the number of the history, for three histories in four.
@@ -24,7 +24,7 @@ from nextslot.services import bulk
 from nextslot.store.sqlite import sqlite_store
 from nextslot.store.tables import keyset_pagination
 
-# Each with the sizes that it may have.
+# Each constant with its possible sizes.
 _PAGES = (1, 2, 3)
 _CONSTANTS = (
     (recovery, "BATCH", _PAGES),
@@ -43,9 +43,9 @@ _CONSTANTS = (
     (event_feed, "KEPT", (3, 6, 5_000)),
     (event_feed, "FEW", (0, 1, 20)),
     (job_finisher, "SLICE", (1, 2, 100)),
-    # Few positions between two jobs, so that moves must respace others.
+    # Few free positions between two jobs, so that moves must respace others.
     (queue_order, "GAP", (1, 2, 4, 1 << 20)),
-    # A caller who waits for minutes meets the renewal of its reservation.
+    # A caller that waits for minutes sees its reservation renewed.
     (direct_requests, "RESERVATION_SECONDS", (20.0, 600.0)),
     (direct_requests, "RENEWED_BEFORE_SECONDS", (10.0,)),
     (direct_requests, "MOST_WAITING", (1, 3, 100)),
@@ -60,7 +60,9 @@ _CONSTANTS = (
 
 @contextmanager
 def tiny_batches(seed: int) -> Iterator[None]:
-    """Changes the sizes inside this context, by the number of the history; one history in four keeps the usual ones."""
+    """Changes the sizes inside this context, depending on the number of the history. One history in four keeps the
+    usual ones.
+    """
     chance = Random(f"batches {seed}")
     with ExitStack() as stack:
         if seed % 4 != 2:

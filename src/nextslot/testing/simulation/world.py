@@ -1,4 +1,4 @@
-"""A simulated world: a scheduler that crashes and restarts, its clients, its disk, and the checks of every law.
+"""Simulates a scheduler that crashes and restarts, its clients and its disk, and checks every law.
 
 One thread, virtual time, a real SQLite file. The same plan gives the same history, to the byte.
 """
@@ -50,17 +50,17 @@ from .tiny_batches import tiny_batches
 
 FILE = "nextslot.db"
 STARVATION_AFTER_SECONDS = 600.0
-# The time within which everything must have come to rest after the last action.
+# The time within which all work must be done after the last action.
 REST_HOURS = 36
 # The doctor examines the whole database after this many commits.
 EXAMINED_EVERY = 5
-# How often a start may fail while the disk fails; attempts are a second apart.
+# How often a start may fail because the disk fails; attempts are a second apart.
 MAX_STARTS = 100
-# How long a disk stays full, or does not answer.
+# How long a disk stays full, or does not respond.
 OUTAGES = (0.5, 3.0, 40.0)
-# After so long without a fault nothing is late any more: an outage lasts 40 seconds, a slow commit 60.
+# After this long without a fault nothing may be late: an outage lasts 40 seconds, a slow commit 60.
 CALM_AFTER_SECONDS = 110.0
-# How long no scheduler runs between two lives: often the next one starts at once.
+# How long no scheduler runs between two lives; often the next one starts at once.
 DOWNTIMES = (0.0, 0.0, 90.0, 2_000.0, 20_000.0)
 
 
@@ -72,7 +72,7 @@ class LawBroken(Exception):
 
 @dataclass
 class History:
-    """What happened, line by line, and the broken laws. `dump` is the stored data at the end, if requested."""
+    """What happened, line by line, and the broken laws. `dump` contains the stored data at the end, if requested."""
 
     lines: list[str] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
@@ -130,7 +130,7 @@ class World:
         self._limits = Limits(
             running=5, job_types=self._fate.choice(({}, {"work": 3})), resources={"gpu": 1, "disk": 2}
         )
-        # How many runs the machine itself allows at once.
+        # How many runs the simulated machine allows at once.
         self._node_running = self._fate.choice((0, 0, 4))
         self._threads = SlowThreads(seed)
         self._watch = Watch(STARVATION_AFTER_SECONDS, self._limits, self._node_running)
@@ -140,19 +140,19 @@ class World:
         self._clients.last_event = lambda: self._watch.last_seq
         self._clients.configured = self._configured
         self._clients.forget_retries = self._watch.elapsed.forget_retries
-        # In the order of their requests: a set would be in another order each time.
+        # In the order of the requests. The order of a set would differ each time.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._death = asyncio.Event()
         self._disk: FaultyDisk = None  # type: ignore[assignment]  # Set before the first start.
         self._scheduler: SimulatedScheduler = None  # type: ignore[assignment]
-        # In which of its first transactions the next scheduler loses its power.
+        # The transaction, counted from its start, in which the next scheduler loses its power.
         self._next_dies_in: int | None = None
-        # The state that was last checked, and the state that the doctor last examined.
+        # The state of the data at the last check, and at the last examination by the doctor.
         self._watched: object = None
         self._examined: object = None
-        # When something last went wrong, by the loop's time, and in which life.
+        # When the last fault happened, by the loop's time, and in which life of the scheduler.
         self._disturbed_at, self._calm_lives = 0.0, 1
-        # A run's time counts from its claim, which the witness sees only after the commit.
+        # The time of a run counts from its claim, but the witness sees the run only after the commit.
         self._has_slow_commits = False
         self.history = History()
 
@@ -179,7 +179,9 @@ class World:
         )
 
     def _configured(self, limits: Limits, is_acknowledged: bool) -> None:
-        """The next scheduler starts with the newest limits too: whoever reloads has changed the file before."""
+        """Notes new limits. The next scheduler starts with them too, because a reload means that the file has
+        changed.
+        """
         self._limits = limits
         self._watch.configured(limits, is_acknowledged)
 
@@ -210,7 +212,7 @@ class World:
         self.history.lines.append(f"{self._clock.now()} {action.kind} {what}")
 
     async def _pass_time(self, seconds: float) -> None:
-        """Lets time pass. If the power fails meanwhile, the scheduler is restarted at once."""
+        """Lets time pass. If the power fails meanwhile, restarts the scheduler at once."""
         loop = asyncio.get_running_loop()
         end = loop.time() + max(seconds, 1e-6)
         while (left := end - loop.time()) > 0 or self._death.is_set():
@@ -227,9 +229,7 @@ class World:
         return self._scheduler._path
 
     async def _start(self, path: Path, is_new: bool = False) -> None:
-        """Starts a scheduler on the existing database, repeating failed starts. A start may be cut short by a crash
-        too.
-        """
+        """Starts a scheduler on the existing database, repeating failed starts. A crash may interrupt a start too."""
         if is_new:
             create_empty(path)
             self._new_disk()
@@ -302,7 +302,9 @@ class World:
         await self._start(path)
 
     async def _cut_power(self, path: Path) -> Path:
-        """Cuts the power: copies what is left to where the next start finds it; waiting clients get no response."""
+        """Cuts the power: copies the remaining files to where the next start finds them. Waiting clients get no
+        response.
+        """
         self._disk.die()
         self._followers.end()
         target = self._directory / f"life-{self.history.lives}" / FILE
@@ -445,7 +447,7 @@ class World:
             )
 
     def _is_calm(self, store: FaultyStore) -> bool:
-        """Returns whether the last fault is so long ago that nothing may be late any more because of it."""
+        """Returns whether the last fault was so long ago that it cannot delay anything any more."""
         now = asyncio.get_running_loop().time()
         is_armed = self._disk.mode is not None or store.dies_in is not None or store.delay > 0
         if is_armed or self.history.lives != self._calm_lives:
@@ -453,7 +455,7 @@ class World:
         return self.history.faults == 0 or now - self._disturbed_at > CALM_AFTER_SECONDS
 
     def _check_answers(self, store: FaultyStore) -> None:
-        """Compares what callers were told, and what a caller would be told now, with what is stored."""
+        """Compares the answers that callers got, and would get now, with the stored data."""
         has_purged, scheduler = self._clients.has_purged, self._scheduler
         self._refuse(store.inspect(lambda tx: self._clients.acknowledged.missing(tx, has_purged)))
         queued = [job_id for queue in store.inspect(check_reads.queues).values() for job_id in queue]
@@ -464,7 +466,7 @@ class World:
     def _forgotten(self, tx: Tx) -> list[Broken]:
         """Finds acknowledged jobs and pauses that the restarted scheduler does not know."""
         jobs = set(check_reads.jobs(tx))
-        if self._clients.has_purged:  # Then ended jobs may be gone, but no others.
+        if self._clients.has_purged:  # After a purge, ended jobs may be gone, but no others.
             jobs |= self._watch.ended
         broken = [
             Broken("nothing acknowledged is ever lost", job_id) for job_id in self._clients.jobs if job_id not in jobs
@@ -480,7 +482,7 @@ class World:
             raise LawBroken(broken)
 
     async def _come_to_rest(self) -> None:
-        """Ends all requests and faults, lets everything that is under way end, and checks the final state."""
+        """Ends all requests and faults, waits until all work is done, and checks the final state."""
         self._disk.heal()
         await self._pass_time(60)
         store = self._scheduler.faulty_store
@@ -502,7 +504,7 @@ class World:
                 *store.inspect(lambda tx: list(oracles.unfinished(tx, now))),
                 *oracles.fired_twice(self._watch.events),
                 *oracles.timed_out_early(self._watch.events, took),
-                # A timeout counts from the stored start, so a slow commit of a start uses it up.
+                # A timeout counts from the stored start, so the slow commit of a start takes part of it.
                 *([] if self._has_slow_commits else store.inspect(lambda tx: list(settings_oracle.cut_short(tx)))),
                 *store.inspect(lambda tx: list(oracles.misretried(tx, self._watch.events))),
                 *store.inspect(lambda tx: list(oracles.unaccounted(tx, has_purged))),
@@ -531,8 +533,8 @@ def simulate(
     dumps: bool = False,
     clients: type[Clients] = Clients,
 ) -> History:
-    """Simulates one history, from a seed or of the given actions, with clients of this kind."""
-    memory = Path("/dev/shm")  # Nothing here has to survive, and a disk is slower.
+    """Simulates one history, from a seed or from the given actions, with clients of this class."""
+    memory = Path("/dev/shm")  # A simulation's files need not survive, and a disk is slower.
     if directory is None and memory.is_dir() and os.access(memory, os.W_OK):
         directory = memory
     place = tempfile.TemporaryDirectory(prefix="nextslot-sim-", dir=directory, ignore_cleanup_errors=True)
