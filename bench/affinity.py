@@ -1,9 +1,9 @@
 """Measures what affinity saves. `uv run python -m bench.affinity`
 
-Replays mixes that are made from seeds, on virtual time: requests for four models come to one GPU, most of them for two
-of the models, in bursts of a few. A run takes 3 to 15 seconds, and loading another model takes 25.
-Each mix runs in plain order and by affinity, and the script prints the swaps, the makespan, and the longest time for
-which the next job in order was passed over.
+Replays seeded mixes of requests on virtual time: requests for four models arrive at one GPU in small bursts, most of
+them for two of the models. A run takes 3 to 15 seconds, and loading another model takes 25. Each mix runs in plain
+order and by affinity, and the script prints the swaps, the makespan, and the longest time for which the next job in
+order was passed over.
 """
 
 import argparse

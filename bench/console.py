@@ -1,6 +1,6 @@
 """Measures the console's size, and the time until it shows content: `uv run python bench/console.py [--jobs 1000000]`.
 
-Starts a real server on a new database with so many jobs, and Chromium with an empty cache. The size is what went over
+Starts a real server on a new database with that many jobs, and Chromium with an empty cache. The size is what went over
 the wire until the view was complete.
 """
 

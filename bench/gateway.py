@@ -1,9 +1,11 @@
-"""What the gateway adds to an upstream: the same request to the upstream alone and through the gateway, in turns.
+"""Measures how much time the gateway adds to an upstream: sends the same request to the upstream and through the
+gateway, in turns.
 
     uv run python -m bench.gateway [--requests 200]
 
-Both are asked over kept connections, one request at a time. It prints the medians and their difference, for the whole
-answer of a plain request and for the first token of a stream; the fastest tenth says what a busy machine hides.
+Both get one request at a time, over connections that stay open. The script prints the medians and their difference, for
+the whole answer of a plain request and for the first token of a stream. It also prints the fastest tenth, which a busy
+machine disturbs less.
 """
 
 import argparse

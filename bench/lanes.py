@@ -82,7 +82,9 @@ def crowded(number: int, kind: str) -> NewJob:
 
 
 async def measured(scheduler: Timed, jobs: int, names: tuple[str, ...], of: str) -> dict[str, float]:
-    """Lets offices work until one has started so many jobs. Returns the gaps of that office and the processor time."""
+    """Lets offices work until one has started this number of jobs. Returns the gaps of that office and the processor
+    time.
+    """
     for name in names:
         scheduler.times[name].clear()
         scheduler.wanted[name] = jobs + 1 if name == of else 1 << 60

@@ -148,8 +148,8 @@ async def the_rest(scheduler: Scheduler, jobs: int) -> None:
 
 
 async def stability(scheduler: Scheduler, count: int) -> None:
-    """Reads all pages of a list of so many jobs while others are added, run and cancelled; checks that it sees each job
-    once.
+    """Reads all pages of a list of this many jobs while others are added, run and cancelled; checks that it sees each
+    job once.
     """
     await scheduler.resume()
     there = {one.job.job_id for one in await newest(scheduler, count)}

@@ -38,7 +38,7 @@ async def _nothing(run: RunContext, i: int) -> None: ...
 
 
 async def work(folder: Path, jobs: int) -> list[float]:
-    """Returns the resident memory at the start, and after each part of so many jobs."""
+    """Returns the resident memory at the start, and after each part of the work."""
     scheduler = Scheduler(f"sqlite:///{folder}/nextslot.db")
     seen: list[float] = []
     done = asyncio.Event()

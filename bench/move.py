@@ -1,4 +1,4 @@
-"""Measures a move from SQLite to PostgreSQL and back, for a database with so many jobs, most of them ended.
+"""Measures a move from SQLite to PostgreSQL and back, for a database with many jobs, most of them ended.
 
     uv run python bench/move.py [--jobs 100000] [--url postgresql://…]
 

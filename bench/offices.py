@@ -110,7 +110,7 @@ def many_offices(offices: int, jobs: int, starts: int, rounds: int) -> None:
 
 
 async def be_jobs(directory: Path, backlog: int, jobs: int) -> list[float]:
-    """Returns the seconds from the submit of a BE job to its start, while so many FE jobs wait for their limit."""
+    """Returns the seconds from the submit of a BE job to its start, while many FE jobs wait for their limit."""
     office = Office(directory, slots=0, synchronous="NORMAL")
     scheduler = office.scheduler
     async with scheduler:

@@ -26,7 +26,7 @@ def new_scheduler(directory: Path, **options: Any) -> Scheduler:
 
 
 async def fill(directory: Path, queued: int, running: int) -> None:
-    """Runs a scheduler that dies without a shutdown, with so many jobs running."""
+    """Runs a scheduler that dies without a shutdown while this number of jobs is running."""
     scheduler = new_scheduler(directory, synchronous="NORMAL")
     await scheduler.start()
     await scheduler.offices.change("default", max_concurrent_jobs=running)

@@ -1,10 +1,11 @@
-"""Sends a real server what its OpenAPI document allows, and what it does not, in sequences: no answer may be a 5xx.
+"""Sends a real server valid and invalid requests, made from its OpenAPI document, also in sequences: no answer may be a
+5xx.
 
     uv run python scripts/fuzz_http.py [--examples 200] [--database sqlite,postgres] [--seconds 0]
 
-Run it before a release. Schemathesis makes so many examples of each operation, and then sequences of operations that
-use what the ones before have made. CI runs a sample (tests/server/test_schema.py). Left out: operations that end the
-key or the node that the others need, and those that ask a language model, which is not there.
+Run it before a release. Schemathesis makes this number of examples of each operation, then sequences of operations,
+each of which uses the results of the ones before. CI runs a sample (tests/server/test_schema.py). The script leaves out
+operations that end the key or the node that the others need, and those that need a language model.
 """
 
 import argparse

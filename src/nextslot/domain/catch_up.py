@@ -13,7 +13,7 @@ from .cron import Cron, Span
 
 # An occurrence that is later than this counts as missed: the machine slept, its clock was set, or no scheduler ran.
 GRACE_SECONDS = 60.0
-# With `catch_up: all`, at most so many missed occurrences create a job: the newest ones.
+# With `catch_up: all`, at most this many missed occurrences create a job: the newest ones.
 MOST_CAUGHT_UP = 100
 # The newest skipped occurrences that get a row each; older ones share a row.
 MOST_ROWS = 1000

@@ -94,7 +94,7 @@ def _declared_once(kind: Any) -> tuple[Declared, ...]:
 
 
 def in_order(kind: type["Value"], names: Iterable[str]) -> list[str]:
-    """Returns names in the order in which readers get them: first those of `FIRST`, then the rest as it came."""
+    """Sorts names in the order that readers see: first those of `FIRST`, then the others in their own order."""
     given = list(names)
     return [*(name for name in kind.FIRST if name in given), *(name for name in given if name not in kind.FIRST)]
 

@@ -11,7 +11,7 @@ from . import ChainEnd, Group, GroupStatus, OnFailure
 
 
 class Action(StrEnum):
-    """What happens to the members that have not started."""
+    """What to do with the members of a group that have not started."""
 
     GO_ON = "go_on"
     CANCEL_REST = "cancel_rest"

@@ -43,7 +43,7 @@ class OfficeFields(Value, Generic[At]):
 
 
 class Office(OfficeFields):
-    """An office; `status` is what its settings say, and its JSON form says `paused` of an active one that is paused."""
+    """An office. `status` is the stored setting; the JSON form shows `paused` for an active office that is paused."""
 
     is_paused: InternalLater[bool] = False  # Only a pause of the queue sets it.
     # How jobs of a role run in this office; overrides the configuration. Any of ROLE_SETTINGS; the variables may be

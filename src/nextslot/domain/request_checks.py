@@ -88,7 +88,7 @@ def _bound_problems(new: NewJob) -> Iterator[Problem]:
 
 
 def _other_problems(new: NewJob) -> Iterator[Problem]:
-    """Checks what takes more than one field, and lists."""
+    """Checks lists, and rules that involve several fields."""
     if new.job_type is None:
         yield Problem("job_type", "is missing; give it, or the template_id of a template that has one")
     yield from urgency_problems(new.urgent, new.priority)
@@ -252,7 +252,7 @@ _POLICY = {one.name: one for one in declared(RetryPolicy)}
 
 
 def kinds_problem(value: object) -> str | None:
-    """Says what is wrong with a value that should be a list of failure kinds that can be retried; None: nothing."""
+    """Returns what is wrong with a value that should be a list of retryable failure kinds; None if nothing is."""
     if not isinstance(value, (list, tuple)):
         return bounds.must_be(value, f"a list of these kinds: {', '.join(sorted(RETRYABLE))}")
     wrong = [kind for kind in value if str(kind) not in RETRYABLE]

@@ -66,7 +66,8 @@ def is_retryable(policy: RetryPolicy, kind: FailureKind) -> bool:
 
 
 def quota_pause(answers: int, until_known: float | None = None) -> float:
-    """Returns how long a resource rests after so many answers in a row that its quota is used up.
+    """Returns how long a resource rests after its provider has answered this many times in a row that the quota is used
+    up.
 
     If the provider names no time, the pauses are 10, 20, 40 s and so on. If the named time has passed and the quota is
     used up again at once, they are 1, 2, 4 s and so on.

@@ -38,7 +38,7 @@ KINDS = (JOB, DIRECT)
 
 
 class RollupKey(NamedTuple):
-    """What a rollup counts, apart from its span of time."""
+    """The labels by which ends are counted, apart from the span of time."""
 
     office_id: str
     job_type: str

@@ -38,7 +38,7 @@ class OutcomeFields(Value):
 
 
 class Run(OutcomeFields, Generic[At]):
-    """What happened when a job ran: exactly one per job that was dispatched (DEC-001)."""
+    """What happened when a job ran. Each dispatched job has exactly one run (DEC-001)."""
 
     FIRST = ("run_id", "job_id", "status")
 

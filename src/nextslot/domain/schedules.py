@@ -94,7 +94,9 @@ class ScheduleFields(Value, Generic[At]):
 
 
 class Schedule(ScheduleFields[Instant]):
-    """A schedule. Every occurrence up to `accounted_until` is stored; `next_trigger_at` is the first one after it."""
+    """A schedule. The outcome of every occurrence up to `accounted_until` is stored; `next_trigger_at` is the first one
+    after it.
+    """
 
     accounted_until: Internal[Instant]
 

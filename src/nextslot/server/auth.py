@@ -29,7 +29,7 @@ class Caller:
     text: str | None = field(default=None, repr=False)
 
     def check_office(self, office_id: str | None) -> None:
-        """Raises 404 for an office that is not the key's, and 403 for None, which stands for the whole scheduler."""
+        """Raises 404 for an office that is not the key's. Raises 403 for None, which means the whole scheduler."""
         if self.office_id is not None and office_id is None:
             detail = f"this key is for the office {self.office_id!r}, and this is the whole scheduler"
             raise HttpProblem(403, "forbidden", detail)

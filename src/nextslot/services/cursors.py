@@ -54,7 +54,7 @@ async def read_page(
 ) -> Page[T]:
     """Reads a page of a list. `key` is the field by which it is ordered; `first` sorts before the first item.
 
-    `read` gets a key and reads so many items after it.
+    `read` gets a key and a number, and reads that many items after the key.
     """
     (after,) = decode(kind, cursor, (type(first),)) or (first,)
     checked_limit(limit)

@@ -75,7 +75,7 @@ class Recovery:
     async def _recover_work(
         self, store: Store, node_id: str | None, is_ours: Callable[[Tx, str | None], bool] = lambda tx, node_id: True
     ) -> Recovered:
-        # Comes first, and while nothing else runs there: no retry may run beside the processes that it replaces.
+        # Comes first, and nothing else is recovered meanwhile: no retry may run beside the processes that it replaces.
         run_ids = await store.read(lambda tx: _running_run_ids(tx, node_id) if is_ours(tx, node_id) else [])
         end_survivors(run_ids)
         log_paths = self._files.found_logs(run_ids)

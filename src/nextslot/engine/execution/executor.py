@@ -266,7 +266,7 @@ def _call(job_type: JobType, run: RunContext) -> Outcome:
 
 
 async def wait_for_stall(run: RunContext, seconds: float, clock: Clock) -> None:
-    """Returns once the run has been silent (no output, no progress) for so many seconds.
+    """Returns once the run has been silent (no output, no progress) for this many seconds.
 
     After a pause of this process (a suspended machine, a blocked event loop) the count begins again.
     """

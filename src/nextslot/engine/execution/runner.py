@@ -72,7 +72,7 @@ class Runner:
         self._durations = durations
         self._meters = meters or Meters()
         self._tracer = tracer or Tracer()
-        # When the run ended whose commit is being carried out. The runs that this commit launches get its slot.
+        # When the run ended whose end is being committed. The runs that this commit launches get its slot.
         self._freed_at: float | None = None
         self._tasks: dict[asyncio.Task[None], Claim] = {}
         self._is_idle = asyncio.Event()

@@ -51,7 +51,7 @@ from .dependents import DependencyResolver
 from .group_progress import GroupProgress
 from .retries import RetryController
 
-# A cancel of a group with more members is done in transactions of so many: each takes some 20 ms.
+# The cancel of a larger group is split into transactions with this many members: each takes some 20 ms.
 SLICE = 100
 
 EXPIRED = "expired"
@@ -417,7 +417,7 @@ class JobFinisher:
     def _tell(self, tx: Tx, job: Job, events: Sequence[str], now: Instant) -> None:
         self._webhooks.job_changed(tx, job.job_id, job.office_id, job.webhook is not None, events, now)
 
-    # What follows from the end of a chain.
+    # The consequences of the end of a chain.
 
     def _conclude(self, tx: Tx, ended: Iterable[_Ended], now: Instant) -> None:
         """Ends dependents and group members as well, and the jobs that depend on those. Uses a queue, so any depth is

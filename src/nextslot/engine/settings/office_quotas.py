@@ -44,7 +44,7 @@ class OfficeRoom:
         self._new: set[Combination] = set()
 
     def take(self, number: int, combinations: Callable[[], Iterable[Combination]]) -> str | None:
-        """Takes room for so many jobs. Returns why there is not enough, and then takes none; else None."""
+        """Takes room for this many jobs. Returns why there is not enough, and then takes none; else None."""
         if self._bytes is not None:
             return self._bytes
         if self._given + number > self._jobs:

@@ -287,7 +287,7 @@ class Intake:
         return answers, existing
 
     def check(self, wanted: Sequence[NewJob], now: Instant, forms: Sequence[Form] | None = None) -> None:
-        """Raises Invalid with all problems. Reads nothing by values of the requests before they are checked."""
+        """Raises Invalid with all problems. Runs before any statement uses values of the requests."""
         forms = forms or [request_checks.form(new) for new in wanted]
         problems: list[Problem] = []
         valid_form: Form | None = None

@@ -230,7 +230,7 @@ class DeliveryWorker:
         if self._is_closing or self._store is None:
             return
         if endpoint.is_tripped and len(endpoint.taken) > len(endpoint.ready):
-            return  # One attempt at a time, and only after the shared result of the last one is stored.
+            return  # One attempt at a time, each after the shared result of the last one is stored.
         while endpoint.ready and endpoint.in_flight < endpoint.room:
             delivery = next((one for one in endpoint.ready if self._has_place(one.office_id)), None)
             if delivery is None:

@@ -236,7 +236,7 @@ class PostgresTx(TxMemory):
             self._wire.push()
 
     def await_opening(self) -> None:
-        """Waits for the opening's result, to be sure that the connection works before anything is committed on it."""
+        """Waits until the opening statements have succeeded, so that nothing is committed on a broken connection."""
         if self._opened is not None:
             self._received(self._opened)
 

@@ -416,7 +416,7 @@ class FileLock:
             raise AlreadyOpen(
                 f"{path} is in use by {holder}. Stop it first, or use another file: a database has one scheduler"
             ) from None
-        with contextlib.suppress(OSError):  # Only for people: a full disk is reported by whoever opens the database.
+        with contextlib.suppress(OSError):  # For people only. Whoever opens the database reports a full disk.
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"process {os.getpid()} ({Path(sys.argv[0]).name or 'python'})\n".encode(), 0)
         os.register_at_fork(after_in_child=self.release)
