@@ -105,6 +105,17 @@ def test_every_file_is_on_the_map_once_and_every_file_on_the_map_is_there() -> N
     assert sorted(listed) == sorted(files)
 
 
+def test_every_everyday_change_begins_in_a_file_that_is_there() -> None:
+    section = PAGE.split("\n## Everyday changes\n")[1].split("\n## ")[0]
+
+    listed = [
+        name for cell in re.findall(r"\| ([^|]+) \|$", section, re.MULTILINE) for name in re.findall(r"`(.+?)`", cell)
+    ]
+
+    assert len(listed) >= 40
+    assert [name for name in listed if not (SOURCE / name).is_file()] == []
+
+
 class FilesOfAJob:
     """The files of nextslot whose functions are called from the route of a new job until its outcome is stored."""
 
