@@ -340,7 +340,7 @@ async def test_a_group_that_is_submitted_with_a_webhook_tells_it_of_its_end(tmp_
         await testing.settled()
 
         assert [message.content["event"] for message in box.messages] == ["group.finished"]
-        with pytest.raises(Invalid, match=r"these can be sent: group\.finished"):
+        with pytest.raises(Invalid, match=r"not an event that can be sent here; use group\.finished"):
             await scheduler.submit_group([NewJob(job_type="work")], webhook={"url": HOOK, "events": ["job.cancelled"]})
 
 

@@ -112,7 +112,7 @@ async def test_the_format_of_a_subscription_is_checked_and_can_be_changed(tmp_pa
     box = Mailbox()
     async with running_scheduler(tmp_path, sender=box) as scheduler:
         made, _ = await scheduler.webhooks.create(URLS["slack"], format="slack")
-        with pytest.raises(Invalid, match="format must be one of slack, discord, ntfy"):
+        with pytest.raises(Invalid, match="it must be one of slack, discord, ntfy"):
             await scheduler.webhooks.create(URLS["slack"], format="teams")
         with pytest.raises(Invalid, match="has no topic"):
             await scheduler.webhooks.create("http://127.0.0.1/", format="ntfy")
@@ -138,7 +138,7 @@ def test_a_url_of_a_chat_shares_no_message_with_other_forms() -> None:
 
 async def test_an_unknown_format_and_a_topic_that_is_missing_are_refused(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
-        with pytest.raises(Invalid, match="format must be one of slack, discord, ntfy"):
+        with pytest.raises(Invalid, match="it must be one of slack, discord, ntfy"):
             await scheduler.submit("work", webhook={"url": URLS["slack"], "format": "teams"})
         with pytest.raises(Invalid, match="has no topic"):
             await scheduler.submit("work", webhook={"url": "http://127.0.0.1/", "format": "ntfy"})

@@ -272,7 +272,7 @@ def test_damage_that_is_found_while_it_runs_stops_dispatch_and_new_work_and_says
             store = scheduler._access.store
             await eventually(lambda: store.health.damage)
             said = await scheduler.readiness()
-            with pytest.raises(Unavailable, match="Nothing new is taken"):
+            with pytest.raises(Unavailable, match="No new work is accepted"):
                 await scheduler.submit("work")
             await scheduler.resume()
             status = (await scheduler.job(job_id)).status

@@ -100,9 +100,9 @@ def test_a_body_of_too_many_values_keys_items_or_problems_is_refused_with_a_sent
 
     assert sent(client, keys(95_000))[1:] == ("invalid", "there are 95,000 problems, too many to list; correct the fields and send it again")  # fmt: skip  # noqa: E501
     assert sent(client, '{"jobs": [' + ",".join(["{}"] * 3_100_000) + "]}", "/api/jobs/batch")[0] == 413
-    assert sent(client, keys(200_000), "/api/jobs/batch")[1:] == ("invalid", "the body has more than 1,000 keys, which is the most that are taken")  # fmt: skip  # noqa: E501
-    assert sent(client, too_many_items, "/api/jobs/batch")[1:] == ("invalid", "jobs has more than 100,000 items, which is the most that are taken")  # fmt: skip  # noqa: E501
-    assert sent(client, "[" + "1," * 150_000 + "1]")[1:] == ("too_large", "the body has more than 100,000 values, the most that are taken here; send fewer")  # fmt: skip  # noqa: E501
+    assert sent(client, keys(200_000), "/api/jobs/batch")[1:] == ("invalid", "the body has more than 1,000 keys, the most that are allowed; send fewer")  # fmt: skip  # noqa: E501
+    assert sent(client, too_many_items, "/api/jobs/batch")[1:] == ("invalid", "jobs has more than 100,000 items, the most that are allowed; send fewer at once")  # fmt: skip  # noqa: E501
+    assert sent(client, "[" + "1," * 150_000 + "1]")[1:] == ("too_large", "the body has more than 100,000 values, the most that are allowed here; send fewer")  # fmt: skip  # noqa: E501
 
 
 def test_a_batch_in_which_everything_is_wrong_is_refused_with_the_first_problems(client: httpx2.Client) -> None:

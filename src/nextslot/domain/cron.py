@@ -100,7 +100,7 @@ def _fields(expression: str) -> str:
     if expression.strip().startswith("@"):
         known = NAMES.get(expression.strip().lower())
         if known is None:
-            raise _bad(f"is {expression.strip()!r}; the names are {', '.join(NAMES)}")
+            raise _bad(f"is {expression.strip()!r}, which is not a known name; use one of {', '.join(NAMES)}")
         return known
     fields = expression.split()
     if len(fields) != 5:
@@ -118,7 +118,9 @@ def _check_item(index: int, field: str, item: str) -> None:
         better = f"{lone[1]}-{_LAST_OF_FIELD[index]}/{lone[2]}"
         raise _bad(f"has the step {item!r} without a range; write {better!r}")
     if not _ITEM.fullmatch(item):
-        raise _bad(f"has the {_FIELDS[index]} {field!r}; it must be made of numbers, names, ranges, steps and lists")
+        raise _bad(
+            f"has the {_FIELDS[index]} {field!r}, which cannot be read; use numbers, names, ranges, steps and lists"
+        )
 
 
 def _bad(problem: str) -> Invalid:

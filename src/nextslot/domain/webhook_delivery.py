@@ -14,7 +14,7 @@ from nextslot.errors import Problem
 from nextslot.system.instant import Instant
 
 from . import Attempt, DeliveryStatus, Json, RunStatus, Webhook, addresses
-from .bounds import must_be
+from .bounds import must_be, quoted
 from .webhooks import CHAT_FORMATS, HIDDEN
 
 RUN_EVENTS = ("job.run.completed", "job.run.failed", "job.run.skipped")
@@ -87,7 +87,7 @@ def problems(
 def chat_problems(prefix: str, webhook: Mapping[str, Json]) -> Iterator[Problem]:
     format_, url = webhook.get("format"), str(webhook.get("url"))
     if format_ not in (None, *CHAT_FORMATS):
-        yield Problem(f"{prefix}format", f"must be one of {', '.join(CHAT_FORMATS)}")
+        yield Problem(f"{prefix}format", f"is {quoted(format_)}; it must be one of {', '.join(CHAT_FORMATS)}")
     if format_ == "ntfy" and not urlsplit(url).path.strip("/"):
         yield Problem(f"{prefix}url", "has no topic; it must end with one, such as https://ntfy.sh/my-topic")
     if chat_of(webhook) is not None and url.endswith(HIDDEN):
@@ -104,7 +104,7 @@ def event_problems(field: str, events: object, allowed: Sequence[str]) -> Iterat
     if not isinstance(events, (list, tuple)) or not events:
         yield Problem(field, "is not a list of events; it must be a list of at least one")
     elif wrong := [event for event in events if not isinstance(event, str) or event not in allowed]:
-        yield Problem(field, f"has {wrong[0]!r}; these can be sent: {', '.join(allowed)}")
+        yield Problem(field, f"has {wrong[0]!r}, which is not an event that can be sent here; use {', '.join(allowed)}")
 
 
 # Who receives an event.

@@ -51,7 +51,7 @@ class BoundedHttp(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             pass  # Nothing is upgraded here: the request gets a usual answer.
         except httptools.HttpParserError:
-            self._refuse(400, "malformed", "this is no HTTP request that can be read")
+            self._refuse(400, "malformed", "the request is not valid HTTP; send HTTP/1.1")
             return
         if self._is_in_head:
             self._head_bytes += len(data)

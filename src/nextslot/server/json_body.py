@@ -77,7 +77,7 @@ class _Pieces:
             if key in found:
                 raise _twice(key)
             if len(found) == MOST_KEYS:
-                raise Invalid(f"the body has more than {MOST_KEYS:,} keys, which is the most that are taken")
+                raise Invalid(f"the body has more than {MOST_KEYS:,} keys, the most that are allowed; send fewer")
             self._take(":", "a colon is expected")
             found[key] = self._list(key) if self._peek() == "[" else self._item()
             if self._peek() == "}":
@@ -91,7 +91,9 @@ class _Pieces:
         self._at += 1
         while self._peek() != "]" or found:
             if len(found) == MOST_ITEMS:
-                raise Invalid(f"has more than {MOST_ITEMS:,} items, which is the most that are taken", name)
+                raise Invalid(
+                    f"has more than {MOST_ITEMS:,} items, the most that are allowed; send fewer at once", name
+                )
             found.append(self._item())
             self._rest()
             if self._peek() == "]":
@@ -196,7 +198,7 @@ def _fraction(digits: str) -> float:
 
 
 def _no_number(name: str) -> Any:
-    raise _malformed(f"{name} is no JSON")
+    raise _malformed(f"{name} is not a JSON value; send null or a text")
 
 
 def _malformed(message: str) -> HttpProblem:

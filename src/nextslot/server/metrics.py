@@ -108,7 +108,7 @@ def _queues(status: SchedulerStatus, names: Names) -> Iterator[Metric]:
     by_status = ("office", "status")
     yield _gauge("nextslot_jobs", "Jobs that have not ended, by office and status.", by_status, jobs)
     yield _gauge("nextslot_oldest_queued_seconds", "Age of the oldest job that is free to go.", ("office",), oldest)
-    yield _gauge("nextslot_direct_callers", "Direct callers on the line.", by_status, callers)
+    yield _gauge("nextslot_direct_callers", "Direct callers that wait or run.", by_status, callers)
 
 
 def _nodes(nodes: Iterable[Node], own: str) -> Iterator[Metric]:
@@ -118,7 +118,7 @@ def _nodes(nodes: Iterable[Node], own: str) -> Iterator[Metric]:
         counts[one.status,] += 1
         leads |= one.is_leader and one.node_id == own
     yield _gauge("nextslot_nodes", "Nodes that share the database, by status.", ("status",), counts)
-    yield GaugeMetricFamily("nextslot_leader", "1 where this node does for all what one must do.", int(leads))
+    yield GaugeMetricFamily("nextslot_leader", "1 where this node is the leader.", int(leads))
 
 
 def _age(office: OfficeStatus, status: SchedulerStatus) -> float:
@@ -173,7 +173,9 @@ def _measured(meters: ProcessMeters) -> Iterator[Metric]:
     attempts = {(result,): durations for result, durations in meters.attempts.items()}
     yield _histogram("nextslot_webhook_attempt_seconds", "Attempts to send a webhook.", ("result",), attempts)
     deliveries = {(status.lower(),): count for status, count in meters.deliveries.items()}
-    yield _counter("nextslot_webhook_deliveries", "What deliveries were after an attempt.", ("status",), deliveries)
+    yield _counter(
+        "nextslot_webhook_deliveries", "Deliveries by their status after an attempt.", ("status",), deliveries
+    )
     yield from _store(meters)
 
 
@@ -182,14 +184,14 @@ def _store(meters: ProcessMeters) -> Iterator[Metric]:
     yield _histogram("nextslot_store_group_size", "Works that were committed together.", (), {(): meters.groups})
     yield _histogram("nextslot_store_read_seconds", "Reads, with the wait.", (), {(): meters.reads})
     failures = {(operation,): count for operation, count in meters.failures.items()}
-    yield _counter("nextslot_store_failures", "Works that the store did not do.", ("operation",), failures)
+    yield _counter("nextslot_store_failures", "Works that failed in the store.", ("operation",), failures)
 
 
 def _followed(meters: ProcessMeters, status: SchedulerStatus | None) -> Iterator[Metric]:
-    yield GaugeMetricFamily("nextslot_event_followers", "Who follows the events.", len(meters.followers))
+    yield GaugeMetricFamily("nextslot_event_followers", "Readers that follow the events.", len(meters.followers))
     if status is not None:
         lag = meters.lag(status.last_event)
-        yield GaugeMetricFamily("nextslot_event_lag", "Events that the slowest follower has still to take.", lag)
+        yield GaugeMetricFamily("nextslot_event_lag", "Events that the slowest follower has not received yet.", lag)
 
 
 def _requests(http: HttpMeters) -> Iterator[Metric]:

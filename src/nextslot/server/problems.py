@@ -136,7 +136,7 @@ def of(request: Request, error: Exception) -> Response:
             return _of_validation(error)
         case _:
             log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-            return problem(500, "error", "something broke on our side; the log says more")
+            return problem(500, "error", "an unexpected error occurred in the server; its log has the details")
 
 
 def is_defect(error: Exception) -> bool:
@@ -161,7 +161,7 @@ def problem_of(error: NextslotError) -> dict[str, object]:
     if isinstance(error, StoreError):
         return _content(503, "unavailable", "the database cannot be used as it is; the log says more")
     if _status(error) == 500:
-        return _content(500, "error", "something broke on our side; the log says more")
+        return _content(500, "error", "an unexpected error occurred in the server; its log has the details")
     return _content(_status(error), error.code, str(error), error.data())
 
 

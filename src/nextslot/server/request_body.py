@@ -142,7 +142,9 @@ async def _received(request: Request, limit: int, most_values: int) -> bytearray
     while has_more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
-            raise HttpProblem(400, "malformed", "the body ended before its time")
+            raise HttpProblem(
+                400, "malformed", "the body ended before all of its bytes had arrived; send the request again"
+            )
         some, has_more = message.get("body", b""), message.get("more_body", False)
         body += some
         read_at_once += len(some)
@@ -151,8 +153,12 @@ async def _received(request: Request, limit: int, most_values: int) -> bytearray
             read_at_once = 0
         values += some.count(b",") + some.count(b"[") + some.count(b"{")
         if len(body) > limit:
-            raise HttpProblem(413, "too_large", f"the body has more than {limit:,} bytes, the most that are taken here")
+            raise HttpProblem(
+                413,
+                "too_large",
+                f"the body has more than {limit:,} bytes, the most that are allowed here; send less at once",
+            )
         if values > most_values:
-            detail = f"the body has more than {most_values:,} values, the most that are taken here; send fewer"
+            detail = f"the body has more than {most_values:,} values, the most that are allowed here; send fewer"
             raise HttpProblem(413, "too_large", detail)
     return body

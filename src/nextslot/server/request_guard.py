@@ -70,18 +70,26 @@ class Guard:
             detail = f"pages of {origin!r} may not change anything here; [server] allowed_origins can add it"
             return 403, "forbidden_origin", detail
         if origin is None and headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
-            return 403, "forbidden_origin", "a page of another site may not change anything here"
+            return (
+                403,
+                "forbidden_origin",
+                "a page of another site sent the request, but only pages of this server may change anything",
+            )
         return _body_refusal(headers)
 
 
 def _body_refusal(headers: Mapping[bytes, bytes]) -> tuple[int, str, str] | None:
     encoding = _text(headers, b"content-encoding", "identity").lower()
     if encoding != "identity":
-        return 415, "unsupported_media_type", f"send the body as it is, without content-encoding {encoding!r}"
+        return (
+            415,
+            "unsupported_media_type",
+            f"the body has the content-encoding {encoding!r}, which is not accepted; send it uncompressed",
+        )
     has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
     kind = _text(headers, b"content-type").partition(";")[0].strip().lower()
     if has_body and kind != "application/json":
-        return 415, "unsupported_media_type", f"send JSON with content-type application/json, not {kind!r}"
+        return 415, "unsupported_media_type", f"the body has the content-type {kind!r}; send JSON as application/json"
     return None
 
 

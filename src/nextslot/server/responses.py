@@ -33,7 +33,13 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS = 15.0
 
 
-_KEY_ENDED = content_of(HttpProblem(401, "unauthorized", "the key of this stream opens nothing any more"))
+_KEY_ENDED = content_of(
+    HttpProblem(
+        401,
+        "unauthorized",
+        "the key of this stream was deleted or rotated, or has expired; open the stream with a valid key",
+    )
+)
 
 
 def answer(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

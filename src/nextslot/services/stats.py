@@ -97,7 +97,7 @@ def _refuse_folded(first: int, step: int, now: Instant) -> None:
     if step < DAY and is_outdated(first, stored, larger, now):
         days = KEPT_SECONDS[stored] // DAY
         raise Invalid(
-            f"is finer than what is stored of the time before the last {days} days; use {larger}, or a later `from`",
+            f"is too fine: before the last {days} days only larger steps are stored; use {larger}, or a later `from`",
             "step",
         )
 

@@ -164,7 +164,7 @@ class UnitOfWork:
     def refuse_new_work(self) -> None:
         """Raises if the database is damaged or the disk nearly full: new work might be lost."""
         if self.store.health.damage is not None:
-            raise Unavailable(f"{self.store.health.damage}. Nothing new is taken until then")
+            raise Unavailable(f"{self.store.health.damage}. No new work is accepted until then")
         if self.disk is not None:
             self.disk.refuse_if_low()
 

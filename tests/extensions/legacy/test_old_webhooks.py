@@ -145,5 +145,5 @@ def test_without_the_extension_a_stored_job_of_the_old_endpoints_sends_the_usual
 
 async def test_without_the_extension_the_old_words_are_refused(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
-        with pytest.raises(Invalid, match="format must be one of slack, discord, ntfy"):
+        with pytest.raises(Invalid, match="it must be one of slack, discord, ntfy"):
             await scheduler.submit("work", webhook=legacy())

@@ -152,7 +152,7 @@ async def reload_config(request: Request) -> Response:
     """Reads the configuration again, as SIGHUP does. A bad one changes nothing, and the answer says why."""
     reload: Reload | None = request.app.state.options.reload
     if reload is None:
-        raise Conflict("this server was started without a configuration that could be read again")
+        raise Conflict("this server was started without a configuration file; restart it to change settings")
     done = await reload(scheduler_for(request).context)
     return answer({"applied": _changes(done.applied), "needs_restart": _changes(done.needs_restart)})
 
