@@ -94,7 +94,7 @@ def _is_in_real_time(test: pytest.Function) -> bool:
 
 
 def folder(file: Path) -> str:
-    """The folder of `tests` that a file is in, or below."""
+    """Returns the folder directly below `tests` that contains a file."""
     return file.relative_to(TESTS).parts[0]
 
 
@@ -111,7 +111,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _kinds(file: Path, test: pytest.Function) -> list[str]:
-    """The databases that a test runs on, and whether it runs with the store's threads once more."""
+    """Returns the databases on which a test runs, and whether it also runs with the store's threads."""
     kinds = databases.kinds()
     if test.get_closest_marker("sqlite_only") is not None:
         return list(databases.KINDS[:1])
@@ -135,9 +135,8 @@ def _kinds(file: Path, test: pytest.Function) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def database_of_the_module(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The kind of database; what a module's own fixtures made there is dropped after its last test on it.
-
-    Such a fixture asks for this one: so it is made again for the other database.
+    """Chooses the kind of database for a module's own fixtures, and drops what they made after the module's last test
+    on it. Such a fixture uses this one, so that it is made again for the other database.
     """
     kind: str = getattr(request, "param", "sqlite")
     databases.use(kind)
@@ -148,7 +147,7 @@ def database_of_the_module(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def on_database(database_of_the_module: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The kind of database that this test uses; what it made there is dropped at its end."""
+    """Chooses the kind of database for a test, and drops what the test made there at its end."""
     databases.use(database_of_the_module)
     if databases.is_threaded():
         monkeypatch.setattr(SqliteStore, "is_inline", lambda store, rows: not store._threaded)

@@ -28,7 +28,7 @@ _borrowed: dict[str, str] = {}
 
 
 def kinds() -> list[str]:
-    """What `$NEXTSLOT_TEST_DATABASE` asks for: one of the two, or else both."""
+    """Returns the databases that `$NEXTSLOT_TEST_DATABASE` names: one of the two, or else both."""
     wanted = os.environ.get("NEXTSLOT_TEST_DATABASE")
     return [kind for kind in KINDS if wanted in (None, "", kind)]
 
@@ -38,12 +38,12 @@ def kind() -> str:
 
 
 def is_threaded() -> bool:
-    """Whether a scheduler on virtual time has the store's threads all the same."""
+    """Returns whether a scheduler on virtual time has the store's threads anyway."""
     return _is_threaded
 
 
 def use(wanted: str) -> None:
-    """From now on: one of the two, or `THREADS`."""
+    """Uses this database from now on: one of the two, or `THREADS`."""
     global _kind, _is_threaded  # One test runs at a time, and all its helpers must agree.
     _kind, _is_threaded = ("sqlite", True) if wanted == THREADS else (wanted, False)
     if wanted == "postgres":
@@ -51,7 +51,7 @@ def use(wanted: str) -> None:
 
 
 def borrowed() -> frozenset[str]:
-    """The directories that have a database now."""
+    """Yields the directories that have a database now."""
     return frozenset(_borrowed)
 
 
@@ -62,7 +62,7 @@ def forget(but: frozenset[str] = frozenset()) -> None:
 
 
 def url(directory: Path) -> str:
-    """The address of a directory's database, which is made when it is first asked for."""
+    """Returns the address of a directory's database, and makes the database on first use."""
     if _kind == "sqlite":
         return f"sqlite:///{directory}/nextslot.db"
     if str(directory) not in _borrowed:
@@ -73,19 +73,19 @@ def url(directory: Path) -> str:
 
 
 def variables(directory: Path) -> dict[str, str]:
-    """What a process of ours is told in its environment, to use a directory's database."""
+    """Returns the environment variables with which a child process uses a directory's database."""
     return {} if _kind == "sqlite" else {"NEXTSLOT_STORE__URL": url(directory)}
 
 
 def spoil(directory: Path) -> None:
-    """Its schema is changed by other means than a plain connection: it is not used again."""
+    """Marks a database whose schema the test has changed: it is not used again."""
     if _kind == "postgres":
         url(directory)
         postgres.spoil(_borrowed[str(directory)])
 
 
 def copy(source: Path, target: Path) -> None:
-    """The database of one directory as that of another."""
+    """Copies the database of one directory to another."""
     if _kind == "sqlite":
         apsw.Connection(f"{source}/nextslot.db").execute("vacuum into ?", (f"{target}/nextslot.db",))
     else:
@@ -93,15 +93,16 @@ def copy(source: Path, target: Path) -> None:
 
 
 def plain(directory: Path) -> "apsw.Connection | Plain":
-    """Another connection to the same database, for plain SQL."""
+    """Opens another connection to the same database, for plain SQL."""
     if _kind == "sqlite":
         return apsw.Connection(str(directory / "nextslot.db"))
     return Plain(url(directory), lambda: postgres.spoil(_borrowed[str(directory)]))
 
 
 def without_rules(directory: Path) -> "apsw.Connection | Plain":
-    """A connection that can do what our own commits cannot: no trigger fires, no check is made, no reference must
-    lead anywhere."""
+    """Opens a connection that can do what the engine's own commits cannot: no trigger fires, and no check or reference
+    is enforced.
+    """
     connection = plain(directory)
     if isinstance(connection, Plain):
         for table, name in connection.execute(_CHECKS):
@@ -121,7 +122,7 @@ _CHECKS = """
 
 
 def columns(connection: "apsw.Connection | Plain", table: str) -> list[str]:
-    """The names of a table's columns, without those that are computed."""
+    """Returns the names of a table's columns, without the computed ones."""
     if isinstance(connection, Plain):
         return [row[0] for row in connection.execute(_COLUMNS, {"table": table})]
     return [str(row[1]) for row in connection.execute(f"pragma table_info({table})")]
@@ -176,10 +177,10 @@ class Plain:
         self._plainly("rollback" if kind else "commit")
 
     def set_busy_timeout(self, milliseconds: int) -> None:
-        """Readers wait for nobody here."""
+        """Does nothing: readers wait for nobody here."""
 
     def pragma(self, name: str, value: object = None) -> None:
-        """References are always checked here."""
+        """Does nothing: references are always checked here."""
         assert name in ("foreign_keys", "recursive_triggers")
 
     def close(self) -> None:
@@ -236,7 +237,7 @@ class Rows(list[tuple[Any, ...]]):
 
     @property
     def get(self) -> Any:
-        """One value, one row, or all of them."""
+        """Returns one value, one row, or all rows."""
         if not self:
             return None
         first = self[0][0] if len(self[0]) == 1 else self[0]
@@ -244,7 +245,7 @@ class Rows(list[tuple[Any, ...]]):
 
 
 def watched(store: Any, look: Callable[[], None]) -> None:
-    """`look` is called after each commit of a store, before anybody is told of it."""
+    """Calls `look` after each commit of a store, before any caller gets an answer."""
     if _kind == "sqlite":
 
         def hook(*_: object) -> int:
@@ -264,7 +265,7 @@ def watched(store: Any, look: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def taking_nothing(store: Any) -> Iterator[None]:
-    """A disk that is full, or a server that was made read-only: what is to be stored meanwhile is not."""
+    """Makes the store fail like a full disk or a read-only server: it stores nothing inside this context."""
     if _kind == "sqlite":
         store._writer.pragma("max_page_count", store._writer.pragma("page_count"))
         yield
@@ -277,7 +278,7 @@ def taking_nothing(store: Any) -> Iterator[None]:
 
 
 def add_rule(directory: Path, rule: str) -> None:
-    """One more thing that the database refuses."""
+    """Adds a rule, so that the database refuses one more thing."""
     connection = plain(directory)
     for statement in (dialects.for_sqlite if _kind == "sqlite" else dialects.for_postgres)(rule):
         connection.execute(statement)
@@ -285,7 +286,7 @@ def add_rule(directory: Path, rule: str) -> None:
 
 
 def each(directory: Path, sql: str) -> Iterator[tuple[Any, ...]]:
-    """The rows of a question, on a connection of its own."""
+    """Yields the rows of a query, on a connection of its own."""
     connection = plain(directory)
     try:
         yield from connection.execute(sql).fetchall()

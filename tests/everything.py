@@ -25,7 +25,7 @@ DEAD = "http://example.com/dead"
 
 
 def make(directory: Path) -> None:
-    """In the directory's database (`tests.databases`)."""
+    """Makes everything in the directory's database (`tests.databases`)."""
 
     async def body() -> None:
         box = Mailbox()
@@ -54,7 +54,7 @@ def _handlers(scheduler: Scheduler) -> None:
 
 
 async def _settings(scheduler: Scheduler) -> None:
-    """Offices, keys (each of which is audited), templates, schedules, subscriptions."""
+    """Makes offices, keys (each with an audit entry), templates, schedules and subscriptions."""
     ops = named(scheduler, "ops")
     await ops.offices.create("b", name='Büro "B"\n\u2028\t', max_concurrent_jobs=2, timeout_seconds=0.1 + 0.2)
     await ops.offices.create("a", webhook={"url": HOOK})
@@ -76,7 +76,9 @@ async def _settings(scheduler: Scheduler) -> None:
 
 
 async def _history(scheduler: Scheduler) -> None:
-    """Jobs that ended in every way, chains, groups, dependencies, deliveries with their attempts, an outage."""
+    """Makes jobs that ended in every way, chains, groups, dependencies, deliveries with their attempts, and an
+    outage.
+    """
     written = await scheduler.submit("write", {"text": "a\\b\t\"c\" – 'd' 🎬"}, webhook={"url": HOOK}, title="t")
     await scheduler.submit("work", office_id="b", webhook={"url": DEAD}, idempotency_key="once")
     await scheduler._access.write(lambda tx: tx.execute("rollups.set_bound", name="history_from", at=1))
@@ -105,7 +107,7 @@ async def _directs(scheduler: Scheduler) -> None:
 
 
 async def _present(scheduler: Scheduler) -> None:
-    """What runs, waits and is held when the power goes: recovery will have something to do."""
+    """Makes running, waiting and held work for the moment of the power cut, so that recovery has something to do."""
     running = [await scheduler.submit("work", {"seconds": 5000}, timeout_seconds=9000) for _ in range(5)]
     await scheduler.submit("work", depends_on=[running[0].job_id], unique_key="last")
     later = [await scheduler.submit("work", {"n": number}, priority=number % 3) for number in range(6)]
@@ -124,6 +126,6 @@ async def _present(scheduler: Scheduler) -> None:
 
 
 def _forgotten(caller: "asyncio.Future[Any]") -> None:
-    """The caller's line went dead with the scheduler."""
+    """Ignores the error of a caller whose connection ended with the scheduler."""
     with contextlib.suppress(asyncio.CancelledError, Exception):
         caller.result()

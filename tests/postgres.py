@@ -72,14 +72,14 @@ class Server:
             time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT ends it in order, SIGQUIT as a crash does, and nothing is flushed."""
+        """Stops the server: SIGINT shuts it down in order, SIGQUIT like a crash without a flush."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(30)
             self._process = None
 
     def kill(self) -> None:
-        """As a power cut does: every process ends at once. The next start recovers from the log."""
+        """Ends every process at once, as a power cut does. The next start recovers from the log."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)  # Else it would replace those that end before it.
             for pid in [*self._children(), self._process.pid]:
@@ -94,7 +94,7 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def listen(self, address: str) -> None:
-        """On the network too, to whoever is there."""
+        """Makes the server listen on the network too, for every client."""
         with (self._data / "pg_hba.conf").open("a") as rules:
             rules.write("host all all samenet trust\n")
         self._settings["listen_addresses"] = address
@@ -102,7 +102,7 @@ class Server:
         self.start()
 
     def speak_tls(self, certificate: Path, key: Path) -> int:
-        """On a port of 127.0.0.1 that takes connections by TLS only; returns the port."""
+        """Makes the server accept only TLS connections, on a port of 127.0.0.1. Returns the port."""
         for name, source in (("server.crt", certificate), ("server.key", key)):
             target = self._data / name
             shutil.copyfile(source, target)
@@ -122,7 +122,7 @@ class Server:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def pause(self) -> None:
-        """Every process of the server stands still, as behind a network that swallows everything."""
+        """Stops every process of the server, so that it looks like a network that loses everything."""
         self._signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -157,7 +157,9 @@ class Server:
         assert ran.returncode == 0, ran.stderr.decode()
 
     def _become_a_servant(self) -> None:
-        """In the child: PostgreSQL refuses to run as root, and must end with us even if we are killed."""
+        """Changes the user in the child, because PostgreSQL refuses to run as root. Lets the child end with us even if
+        we are killed.
+        """
         if self._user is not None:
             os.setgroups([])
             os.setgid(self._user.pw_gid)
@@ -177,7 +179,9 @@ def _unprivileged() -> pwd.struct_passwd | None:
 
 
 def binaries() -> Path:
-    """Where `postgres` and `initdb` are; a test that finds none is skipped, but not where all tests must run."""
+    """Returns the directory of `postgres` and `initdb`. Skips the test if there is none, but fails where all tests must
+    run.
+    """
     for found in [_on_the_path(), *_of_the_system(), _of_the_package()]:
         if found is not None and (found / "postgres").exists() and (found / "initdb").exists():
             return found
@@ -209,7 +213,7 @@ def _own_server() -> Server:
 
 
 def address(database: str = "postgres") -> str:
-    """The address of a database on the tests' server, which is started if need be."""
+    """Returns the address of a database on the tests' server, and starts the server if necessary."""
     given = os.environ.get("NEXTSLOT_TEST_PG")
     if given is None:
         return _own_server().url(database)
@@ -230,7 +234,7 @@ def admin() -> "psycopg.Connection[tuple[Any, ...]]":
 
 @functools.cache
 def _template() -> str:
-    """A database with the whole schema, made once: a copy of it is made in a fraction of the time."""
+    """Makes a database with the whole schema once; copying it takes a fraction of the time."""
     from nextslot.store.postgres.postgres_store import PostgresStore
 
     name = f"{TEMPLATE}_{os.getpid()}"
@@ -240,7 +244,7 @@ def _template() -> str:
 
 
 def create(name: str, template: str | None = None) -> str:
-    """A new database with the whole schema, or a copy of another; its address."""
+    """Creates a database with the whole schema, or a copy of another. Returns its address."""
     drop(name)
     admin().execute(f"create database {name} template {template or _template()}")
     return address(name)
@@ -257,7 +261,7 @@ _numbers = itertools.count()
 
 
 def borrow(source: str | None = None) -> str:
-    """An empty database with the whole schema, or a copy of another."""
+    """Returns an empty database with the whole schema, or a copy of another."""
     if source is None and _idle:
         return _idle.pop()
     name = f"nextslot_{os.getpid()}_{next(_numbers)}"
@@ -266,7 +270,7 @@ def borrow(source: str | None = None) -> str:
 
 
 def spoil(name: str) -> None:
-    """Its schema is no longer what the others have: it cannot be used again."""
+    """Marks a database whose schema differs from the others: it cannot be used again."""
     _spoiled.add(name)
 
 
@@ -282,7 +286,7 @@ def give_back(name: str) -> None:
 
 @functools.cache
 def _emptying() -> str:
-    """Every row of every table goes, and no rule is asked."""
+    """Returns the SQL that deletes every row of every table without any rule."""
     with psycopg.connect(address(_template())) as connection:
         tables = connection.execute(
             "select tablename from pg_tables where schemaname = 'public' "

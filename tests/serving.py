@@ -86,7 +86,7 @@ def _run(main: Callable[[], Coroutine[Any, Any, None]], up: "Future[Served]") ->
 
 
 def register(scheduler: Scheduler) -> None:
-    """Job types that do as they are told, in real time."""
+    """Registers job types that follow their parameters, in real time."""
 
     @scheduler.job_type("echo")
     async def echo(run: Any, text: str = "", number: int = 0, items: list[str] | None = None, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What tests of the engine share: a scheduler on virtual time, and handlers that do as they are told."""
+"""Shared by tests of the engine: a scheduler on virtual time, and handlers that follow their parameters."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ IS_ALL = bool(os.environ.get("NEXTSLOT_TEST_ALL"))
 
 @asynccontextmanager
 async def running_scheduler(directory: Path, **options: Any) -> AsyncIterator[Scheduler]:
-    """A started scheduler that has the handlers below."""
+    """Runs a scheduler that has the handlers below."""
     async with new_scheduler(directory, **options) as scheduler:
         yield scheduler
 
@@ -50,7 +50,7 @@ def register_handlers(scheduler: Scheduler) -> None:
 
     @scheduler.job_type("fail")
     async def fail(run: Any, kind: str = "error", times: int = 1_000_000) -> Any:
-        """Fails the first so many times of a chain."""
+        """A handler that fails the first times of a chain."""
         if run.attempt <= times:
             raise Fail(f"failed as asked, {kind}", kind)
 
@@ -60,7 +60,7 @@ def register_handlers(scheduler: Scheduler) -> None:
 
     @scheduler.job_type("stubborn")
     async def stubborn(run: Any, seconds: float = 100) -> Any:
-        """Ignores its signal until its time is up."""
+        """A handler that ignores its signal until its time is over."""
         end = asyncio.get_running_loop().time() + seconds
         while (left := end - asyncio.get_running_loop().time()) > 0:
             try:
@@ -70,7 +70,7 @@ def register_handlers(scheduler: Scheduler) -> None:
 
 
 def named(scheduler: Scheduler, name: str, action: str = "POST", **more: Any) -> Services:
-    """The services of a scheduler for a caller whom the audit log names."""
+    """Returns the services of a scheduler for a caller whom the audit log names."""
     actor = Actor(name=name, key_id=None, action=action, target="all")
     return scheduler.for_caller(RequestContext(actor=actor, **more))
 
@@ -80,27 +80,29 @@ async def states(scheduler: Scheduler, *jobs: Job) -> list[str]:
 
 
 async def history(scheduler: Scheduler) -> list[Event]:
-    """Every event so far."""
+    """Returns every event so far."""
     from nextslot.store.tables import events
 
     return await scheduler._access.read(lambda tx: events.after(tx, 0, 1_000_000))
 
 
 def database(directory: Path) -> Any:
-    """Another connection to the same database, for plain SQL: of SQLite's driver, or one that is used like it."""
+    """Opens another connection to the same database, for plain SQL: with SQLite's driver, or one with the same
+    interface.
+    """
     return databases.plain(directory)
 
 
 @asynccontextmanager
 async def counted_scheduler(directory: Path, **options: Any) -> AsyncIterator[Scheduler]:
-    """As `running_scheduler`; and in the end the stored counters are right."""
+    """Runs a scheduler as `running_scheduler` does; at the end the stored counters must be right."""
     async with running_scheduler(directory, **options) as scheduler:
         yield scheduler
     assert_counters(directory)
 
 
 def assert_counters(directory: Path) -> None:
-    """Every stored counter (of lanes: ready, is_open and the sums; limits.used) says what the jobs themselves say."""
+    """Checks that every stored counter (of lanes: ready, is_open and the sums; limits.used) matches the jobs."""
     connection = database(directory)
     ready: dict[int, int] = dict(_rows(connection, _READY))
     running: dict[int, int] = dict(_rows(connection, _RUNNING))
@@ -169,7 +171,9 @@ _RUNNING = "select lane_id, count(*) from jobs where stage = 'RUNNING' and finis
 
 
 def peaks(directory: Path) -> dict[str, int]:
-    """The most units of each limit that were ever in use at once, from the stored starts and ends alone."""
+    """Returns the most units of each limit that were ever in use at once, computed from the stored starts and ends
+    alone.
+    """
     connection = database(directory)
     spans = _rows(
         connection,
@@ -195,12 +199,12 @@ def _rows(connection: Any, sql: str) -> list[tuple[Any, ...]]:
 
 
 async def queued_ids(scheduler: Scheduler, office_id: str = "default") -> list[str]:
-    """The office's queue in its order."""
+    """Returns the office's queue in order."""
     return [job.job_id for job in await scheduler.queue(office_id, limit=1_000_000)]
 
 
 async def started_order(scheduler: Scheduler) -> list[str]:
-    """The jobs in the order in which they were started."""
+    """Returns the jobs in the order in which they were started."""
     return [event.job_id or "" for event in await history(scheduler) if event.type == "job_started"]
 
 
@@ -212,7 +216,7 @@ class Steps:
         self.taken = 0
 
     def watch(self, connection: apsw.Connection) -> None:
-        """From now on what this connection does is counted; fit for `apsw.connection_hooks` too."""
+        """Counts what this connection does from now on; can be used in `apsw.connection_hooks` too."""
         connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, self._count)
 
     def _count(self, statement: dict[str, Any]) -> None:
@@ -227,7 +231,7 @@ def steps_of(scheduler: Scheduler) -> Steps:
 
 
 def processes_of(directory: Path) -> list[int]:
-    """The live processes of commands whose artifacts go below a directory: their environment says so."""
+    """Returns the live processes of commands whose artifacts are below a directory, by their environment."""
     mark = f"NEXTSLOT_ARTIFACTS={directory}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -246,13 +250,12 @@ async def eventually(is_so: Callable[[], object], seconds: float = 60) -> None:
 
 
 def environment_of_copy(place: Path, **more: str) -> dict[str, str]:
-    """The environment of a process that uses the copy of the package in this directory.
-
-    Without coverage: the lines of a copy would count as lines of the package that no other test runs.
+    """Returns the environment of a process that uses the copy of the package in this directory. Coverage is off: lines
+    of a copy would count as lines of the package that no other test runs.
     """
     return {**without_coverage(), "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
 def without_coverage() -> dict[str, str]:
-    """The environment of a process whose coverage is not measured."""
+    """Returns the environment of a process whose coverage is not measured."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE_"))}

@@ -13,7 +13,7 @@ async def inside(run: RunContext, directory: str, key: str, seconds: float) -> N
 
 
 def _append(directory: str, line: str) -> None:
-    """One write at the end of the file: lines of several processes never mix."""
+    """Appends with one write, so that lines of several processes never mix."""
     file = os.open(f"{directory}/lines", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(file, line.encode())

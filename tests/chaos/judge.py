@@ -14,7 +14,7 @@ ENDED = {"COMPLETED", "FAILED", "SKIPPED", "CANCELLED"}
 
 
 def stored_jobs(url: str, key: str | None) -> list[dict[str, Any]]:
-    """Every job, as the API shows it."""
+    """Returns every job, as the API shows it."""
     found: list[dict[str, Any]] = []
     headers = {"authorization": f"Bearer {key}"} if key else {}
     cursor = None
@@ -91,14 +91,16 @@ def _chains(history: History, jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _is_given_up(chain: list[dict[str, Any]]) -> bool:
-    """A handler that was alone inside two processes that died is not retried; a cancel may have got no answer."""
+    """Returns whether a chain may end without success: it was cancelled, or its handler was alone in two processes that
+    died.
+    """
     last = [job for job in chain if job["job_id"] not in {other["retry_of"] for other in chain}]
     is_cancelled = any(job["cancel_requested_at"] or job["status"] == "CANCELLED" for job in chain)
     return is_cancelled or (last[0]["job_type"] == "inside" and last[0]["permanently_failed"])
 
 
 def _crowded(what: str, jobs: Sequence[dict[str, Any]], limit: int) -> Iterator[str]:
-    """By the stored times: an end makes room for a start at the same instant."""
+    """Finds limits that were exceeded, by the stored times: an end makes room for a start at the same instant."""
     ran = [job for job in jobs if job["started_at"]]
     steps = [(job["started_at"], 1) for job in ran] + [(job["finished_at"] or "9", -1) for job in ran]
     running = 0

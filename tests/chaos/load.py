@@ -96,7 +96,7 @@ class Load:
         return answer
 
     def _until_answered(self, chance: random.Random, key: str, path: str, body: Any) -> Any:
-        """Asks with the same key, whichever node answers, until there is an answer or the end."""
+        """Sends the request with the same key, to any node, until it is answered or the test ends."""
         self.history.ask(key)
         while not self._over.is_set():
             with contextlib.suppress(httpx2.HTTPError):
@@ -124,7 +124,7 @@ class Load:
             self.history.acknowledge(key, made["job_id"])
 
     def _batch(self, chance: random.Random, key: str) -> None:
-        """Three jobs, one after the other."""
+        """Submits three jobs, one after the other."""
         self._wait_for_room()
         keys = [f"{key}.{place}" for place in range(3)]
         jobs = [{**self._wanted(chance, one), "key": one} for one in keys]
@@ -210,7 +210,7 @@ class Load:
 
 
 def _numbers(answer: httpx2.Response) -> Iterator[int]:
-    """The numbers of the events of a stream. Its own messages (`end`, `error`) are no events."""
+    """Returns the numbers of the events of a stream. Its own messages (`end`, `error`) are no events."""
     fields: dict[str, str] = {}
     for line in answer.iter_lines():
         name, _, value = line.partition(": ")

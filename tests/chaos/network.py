@@ -34,7 +34,7 @@ class Machine:
 
     @property
     def inside(self) -> list[str]:
-        """What a command begins with that runs on this machine."""
+        """Returns the beginning of a command line that runs on this machine."""
         return ["ip", "netns", "exec", self.name]
 
     def connect(self, is_connected: bool) -> None:

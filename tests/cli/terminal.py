@@ -28,13 +28,13 @@ class Said:
 
     @property
     def word(self) -> str:
-        """What a script takes: the one word that was printed."""
+        """Returns the single word that a command printed, as a script would use it."""
         assert self.code == 0, self.err
         return self.out.strip()
 
     @property
     def rows(self) -> list[list[str]]:
-        """The cells of a table, without its head."""
+        """Returns the cells of a table, without its head."""
         assert self.code == 0, self.err
         return [line.split() for line in self.out.splitlines()[1:]]
 
@@ -59,7 +59,7 @@ class Terminal:
 
 
 def database_of(words: Sequence[str]) -> dict[str, str]:
-    """A command on a data directory is on the database that the test calls by it, unless it names another."""
+    """Chooses the database of a command: the test's own for a data directory, unless the command names another."""
     if "--data" not in words or "--database" in words:
         return {}
     return databases.variables(Path(words[words.index("--data") + 1]))

@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs/cli.md").read_text()
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The tree's leaves."""
+    """Yields the commands at the leaves of the tree."""
     below = getattr(command, "commands", None)
     if below is None:
         yield path, command
@@ -45,5 +45,5 @@ def test_every_command_has_help_and_json(path: tuple[str, ...]) -> None:
     said = Terminal()(*path, "--help")
 
     assert said.code == 0
-    # The demo tells a story, which is for people only.
+    # The demo prints a story, which is for people only.
     assert ("--json" in said.out) == (path != ("demo",))

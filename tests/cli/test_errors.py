@@ -132,7 +132,7 @@ def test_a_bad_cron_expression_is_told_with_the_reason(nextslot: Terminal) -> No
 
 @pytest.fixture
 def own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """From the first key on, a server asks everybody: so it is one that nobody else uses."""
+    """Starts a server for one test only: from the first key on it requires a key from every caller."""
     with serving(tmp_path) as server:
         monkeypatch.setenv("NEXTSLOT_URL", server.url)
         yield

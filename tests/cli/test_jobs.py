@@ -18,7 +18,7 @@ from tests.serving import Served, open_gate
 
 
 def held(nextslot: Terminal, *more: str) -> str:
-    """A job that does not start by itself."""
+    """Submits a job that does not start by itself."""
     return nextslot("submit", "echo", "--at", "2999-01-01T00:00:00Z", *more).word
 
 

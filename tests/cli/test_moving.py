@@ -110,7 +110,7 @@ MOMENTS = (("import", 1), ("row", 61), ("import", 30), ("skip", 2), ("row", 99),
 
 
 def killed(doing: str, count: int, *words: str) -> list[str]:
-    """What a command did, line by line, until it was killed: when it had done something so many times."""
+    """Kills a command after it has done something this many times. Returns the lines that it printed until then."""
     ended = stopped("SIGKILL", doing, count, *words)
     assert ended.returncode == -9, ended.stderr
     return [line.partition(":")[0] for line in ended.stderr.splitlines()]

@@ -24,14 +24,14 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 @pytest.fixture
 def address(tmp_path: Path) -> str:
-    """Of an empty database that has the tables, and whose data directory is the test's own."""
+    """Returns the address of an empty database with tables, for the test's own data directory."""
     databases.use("postgres")
     return databases.url(tmp_path)
 
 
 @pytest.fixture
 def fresh() -> Iterator[str]:
-    """Of a database that has no tables of nextslot yet."""
+    """Returns the address of a database that has no tables of nextslot yet."""
     name = f"nextslot_cli_{os.getpid()}"
     yield postgres.create(name, "template0")
     postgres.drop(name)

@@ -24,7 +24,7 @@ SAMPLES = {
 
 
 def requests() -> dict[str, Request]:
-    """The first request of every verb."""
+    """Records the first request of every method."""
     client = Client("http://there")
     subjects: list[tuple[str, Any]] = [("", client)]
     subjects += [(f"{name}.", found) for name, found in vars(client).items() if isinstance(found, Subject)]
@@ -71,7 +71,9 @@ def operations() -> dict[tuple[str, str], Any]:
 
 
 def operation_of(request: Request, operations: dict[tuple[str, str], Any]) -> tuple[str, str] | None:
-    """The one with the fewest places to fill in, as the server itself finds it."""
+    """Returns the operation of the document that matches a request, preferring the one with the fewest parameters, as
+    the server does.
+    """
     fitting = [
         (method, path)
         for method, path in operations

@@ -51,7 +51,7 @@ async def composed_server(directory: Path, *, crash: bool = False) -> AsyncItera
 
 
 def with_server(directory: Path, main: Callable[[Scheduler], Awaitable[None]], *, crash: bool = False) -> None:
-    """For tests of offline commands, which run loops of their own."""
+    """Runs a server, for tests of offline commands, which run event loops of their own."""
 
     async def body() -> None:
         async with composed_server(directory, crash=crash) as scheduler:
@@ -61,7 +61,9 @@ def with_server(directory: Path, main: Callable[[Scheduler], Awaitable[None]], *
 
 
 async def busy(scheduler: Scheduler) -> None:
-    """Some of everything: ended, failed, running, queued, waiting, grouped, and a caller on the line."""
+    """Makes a database with some of everything: ended, failed, running, queued, waiting and grouped jobs, and a direct
+    caller.
+    """
     done = await scheduler.submit("work", {"seconds": 1})
     await scheduler.wait(done.job_id)
     failed = await scheduler.submit("fail", {"times": 1}, resources={"gpu": 1})
@@ -77,7 +79,7 @@ def plain(directory: Path) -> Any:
 
 
 def tampered(directory: Path, *statements: str) -> None:
-    """What our own commits cannot do: the rules are gone, checks and references are not looked at."""
+    """Makes changes that the engine's own commits cannot make: without rules, checks and references."""
     connection = databases.without_rules(directory)
     for statement in statements:
         for part in statement.split("; "):
@@ -417,7 +419,7 @@ def test_a_damaged_file_is_told_and_not_looked_into(tmp_path: Path) -> None:
 
 
 def damage(path: Path) -> None:
-    """Zeroes the pages of one table's contents, not the schema."""
+    """Zeroes the pages of one table's contents, but not the schema."""
     connection = apsw.Connection(str(path))
     connection.pragma("journal_mode", "delete")
     page, size = connection.execute("select rootpage from sqlite_master where name = 'jobs'").get, 4096

@@ -1,4 +1,6 @@
-"""Configuration (spec 17): file < environment < command line; every problem is told at once, with its place."""
+"""Configuration (spec 17): file < environment < command line; all problems are reported at once, each with its
+place.
+"""
 
 import json
 import re
@@ -21,7 +23,7 @@ SECRET = "whsec_" + "c2VjcmV0IHRoYXQgbm9ib2R5IG1heSBzZWUh"
 
 
 def roles_of(configuration: Configuration) -> Any:
-    """The tables of an extension are known to the loaded settings, and not to their class."""
+    """Returns the roles: the loaded settings have the tables of an extension, but their class does not declare them."""
     return getattr(configuration.settings, "roles")  # noqa: B009
 
 

@@ -49,14 +49,14 @@ class Server:
         return load(self.directory, environment=databases.variables(self.directory))
 
     async def reload(self, text: str, context: RequestContext = PYTHON) -> Reloaded:
-        """What SIGHUP does."""
+        """Does what SIGHUP does."""
         (self.directory / "nextslot.toml").write_text('[extensions]\ndisabled = ["stories"]\n' + text)
         return await self.configured.reload(context)
 
 
 @asynccontextmanager
 async def reloadable_server(directory: Path, text: str, **options: Any) -> AsyncIterator[Server]:
-    """A running server; the doctor finds nothing in what it leaves."""
+    """Runs a server. At the end, the doctor must find nothing in its database."""
     server = Server(directory, text, **options)
     async with server.scheduler:
         yield server
@@ -200,7 +200,7 @@ FUNCTION = "[job_types.quick]\nhandler = 'tests.config.test_reload:quick'\nparam
 
 
 def quick(run: object) -> None:
-    """A handler by name."""
+    """A handler that the configuration names."""
 
 
 async def slow(run: object) -> str:

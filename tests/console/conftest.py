@@ -22,6 +22,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def console(browser: Browser, server: ServerThread) -> Iterator[Console]:
-    """Of the server that the file of tests has."""
+    """Opens the console of the server that the test's module uses."""
     with opened(browser, server.url) as page:
         yield page

@@ -47,7 +47,7 @@ class Console:
         return self
 
     def loaded(self) -> "Console":
-        """What the view shows is there."""
+        """Waits until the view shows its content."""
         expect(self.page.locator("main .empty", has_text="Loading")).to_have_count(0)
         if self.page.locator("svg.graph").count():
             self.page.locator("svg.graph[data-ready=true]").wait_for()
@@ -66,7 +66,7 @@ class Console:
         return self.page.locator("dialog[open]")
 
     def says(self, text: str) -> None:
-        """In a word that comes and goes; it stays for some seconds."""
+        """Waits for a message that appears and disappears after some seconds."""
         expect(self.page.locator(".toast", has_text=text).first).to_be_visible()
 
     def queue(self) -> list[str]:
@@ -76,7 +76,7 @@ class Console:
         expect(self.page.locator(".queue li .what a")).to_have_text(list(titles))
 
     def has_stored_queue(self, *titles: str) -> None:
-        """It is shown as it will be; the server has it so when the console says that it is done."""
+        """Waits until the console says that the new order is stored: it shows the order before that."""
         self.has_queue(*titles)
         self.page.locator(".queue[aria-busy=false]").wait_for()
 
@@ -93,7 +93,7 @@ def opened(browser: Browser, url: str, refusals: tuple[str, ...] = (), **options
 
 
 def queue_order(server: Any) -> list[str]:
-    """As the scheduler has it."""
+    """Returns the order of the queue as the scheduler has it."""
     return [job.title for job in server.run(server.server.scheduler.queue())]
 
 

@@ -1,4 +1,4 @@
-"""What can be done in the console, done as people do it, and looked at in the scheduler."""
+"""Does in the console what people do, and checks the effects in the scheduler."""
 
 import asyncio
 import re
@@ -465,7 +465,7 @@ async def _thousand(server: ServerThread) -> str:
 
 
 def _parents(number: int) -> tuple[str, ...]:
-    """Layers of fifty, each after two of the layer before."""
+    """Returns layers of fifty jobs; each job waits for two of the previous layer."""
     layer, place = divmod(number, 50)
     return () if layer == 0 else tuple(str((layer - 1) * 50 + (place + step) % 50) for step in (0, 1))
 
@@ -544,7 +544,7 @@ def test_a_webhook_is_made_tested_and_redelivered_and_its_secret_is_shown_once(
 
 
 class _receiver:  # noqa: N801 - reads as a function
-    """Somewhere webhooks go, that says thanks."""
+    """Runs a receiver of webhooks that answers 200."""
 
     def __enter__(self) -> tuple[str, list[bytes]]:
         got: list[bytes] = []

@@ -51,7 +51,7 @@ def enter(console: Console, key: str, view: str = "now") -> None:
 
 @pytest.fixture
 def door(browser: Browser, server: ServerThread, keys: Keys) -> Iterator[Console]:
-    """A console that has no key yet; what is refused is told by the browser too."""
+    """Opens a console that has no key yet. The browser logs refusals too."""
     with opened(browser, server.url, refusals=("/api/",)) as console:
         yield console
 

@@ -33,7 +33,7 @@ def test_a_lost_line_is_said_and_what_was_missed_is_caught_up(
 ) -> None:
     scheduler = server.server.scheduler
     server.run(scheduler.pause(office_id="default"))
-    # What cannot be reached is told by the browser too.
+    # The browser logs unreachable addresses too.
     with opened(browser, f"http://127.0.0.1:{line.port}", refusals=("/api/",)) as console:
         console.open("now")
 

@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
 
 
 def _live_through_hours(folder: Path) -> None:
-    """On virtual time: four hours in which a job ends each 20 minutes, and one in four fails."""
+    """Runs four hours on virtual time, in which a job ends every 20 minutes and one in four fails."""
 
     async def main() -> None:
         clock = testing.VirtualClock(SystemClock().now().after(-4 * 3600))

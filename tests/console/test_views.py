@@ -182,7 +182,7 @@ def _violations(page: Page, *rules: str) -> list[str]:
 
 
 def _too_wide(page: Page) -> list[str]:
-    """What sticks out of the screen, unless it scrolls by itself."""
+    """Returns the elements that are wider than the screen and do not scroll themselves."""
     found: list[str] = page.evaluate("""() => {
         if (document.documentElement.scrollWidth <= innerWidth) return [];
         const isOut = (one) => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".scroll *, svg");

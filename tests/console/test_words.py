@@ -26,7 +26,7 @@ NAMES = {"nextslot", "job_types"}
 
 
 def texts(language: str) -> dict[str, str]:
-    """The entries of a file: one a line, as JSON writes text."""
+    """Returns the entries of a file: one per line, as JSON texts."""
     lines = (SOURCE / "texts" / f"{language}.js").read_text().splitlines()
     found = [re.fullmatch(r'  (\w+): (".*"),', line) for line in lines]
     return {one[1]: json.loads(one[2]) for one in found if one}
@@ -78,7 +78,7 @@ def test_a_module_has_no_text_of_its_own(path: Path) -> None:
 
 
 def _between_tags(source: str) -> Iterator[str]:
-    """Words that stand in markup, between two tags."""
+    """Returns words in markup, between two tags."""
     for markup in _markup(source):
         for text in re.findall(r">([^<>]*)<", markup):
             if WORD.search(text) and text.strip() not in NAMES:
@@ -86,7 +86,7 @@ def _between_tags(source: str) -> Iterator[str]:
 
 
 def _markup(source: str) -> Iterator[str]:
-    """Templates of markup, without what is computed in them; inner ones by themselves."""
+    """Returns templates of markup without the expressions in them; nested templates separately."""
     begin = source.find("html`")
     while begin >= 0:
         text, depth, at = [], 0, begin + 5
@@ -104,7 +104,7 @@ def _markup(source: str) -> Iterator[str]:
 
 
 def _in_literals(source: str) -> Iterator[str]:
-    """Literals that are sentences, or values of what a person reads."""
+    """Returns literals that are sentences, or values of attributes that people read."""
     code = re.sub(r"^\s*//.*$|\s// .*$", "", source, flags=re.MULTILINE)
     for match in re.finditer(r'"((?:[^"\\\n]|\\.)*)"', code):
         before, text = code[: match.start()][-60:], match[1]

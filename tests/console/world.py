@@ -27,7 +27,7 @@ async def talk(run: RunContext, text: str = "", lines: int = 1) -> dict[str, str
 
 
 def live_through_yesterday(folder: Path) -> None:
-    """On virtual time: a schedule that fired, and then was disabled until now."""
+    """Makes history on virtual time: a schedule that fired and was then disabled until now."""
 
     async def main() -> None:
         clock = testing.VirtualClock(SystemClock().now().after(-5 * 3600))
@@ -45,14 +45,14 @@ def live_through_yesterday(folder: Path) -> None:
 
 
 def run_in_thread(work: Coroutine[Any, Any, None]) -> None:
-    """On virtual time, in a thread: the browser's event loop is on this one."""
+    """Runs a coroutine on virtual time in a thread, because this thread has the browser's event loop."""
     thread = threading.Thread(target=lambda: testing.run(work))
     thread.start()
     thread.join()
 
 
 async def furnish(server: ServerThread) -> dict[str, str]:
-    """Ids of what there is."""
+    """Makes the content of the console. Returns the ids."""
     scheduler = server.server.scheduler
     scheduler.job_types.add("talk", talk)
     done = await scheduler.submit("talk", {"text": HOSTILE}, title=HOSTILE, unique_key=HOSTILE)

@@ -142,7 +142,7 @@ def _wrapped(function: Callable[..., Any], is_after: bool, death: Death) -> Call
 
 
 def _on_disk(write: Write, death: Death) -> None:
-    """Every file of the writer's is opened through a disk that may die; of the writes, only some are counted."""
+    """Opens every file of the writer through a disk that may die. Counts only some of the writes."""
     kind = apsw.SQLITE_OPEN_WAL if write.is_log else apsw.SQLITE_OPEN_MAIN_DB
 
     class File(apsw.VFSFile):

@@ -39,12 +39,12 @@ class FaultyMachine:
         return {"LD_PRELOAD": str(library()), **variables}
 
     def fail(self, share: Mapping[str, float]) -> None:
-        """Sets the share of the operations that fail, by kind; none of a kind that is not named."""
+        """Sets the share of operations that fail, by kind; kinds that are not named never fail."""
         for number, kind in enumerate(FAULTS):
             struct.pack_into("=I", self._map, 4 * number, round(share.get(kind, 0) * 1_000_000))
 
     def set_clock(self, ahead: int) -> None:
-        """Sets how many seconds the wall clock is ahead. Monotonic clocks are right."""
+        """Sets how many seconds the wall clock is ahead. Monotonic clocks stay right."""
         struct.pack_into("=q", self._map, _CLOCK_AT, ahead)
 
     def happened(self) -> dict[str, int]:

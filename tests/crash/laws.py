@@ -71,7 +71,7 @@ class Evidence:
 
 
 def find(directory: Path) -> Evidence:
-    """What is on disk. The write-ahead log stays as the kill left it: the next life has to cope with it."""
+    """Reads the evidence on disk. Leaves the write-ahead log as the kill left it: the next life must cope with it."""
     connection = databases.plain(directory)
     if isinstance(connection, apsw.Connection):
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -104,7 +104,7 @@ def stored_events(connection: Any) -> list[StoredEvent]:
 
 
 def miscounts(connection: Any) -> Iterator[str]:
-    """Stored counters that are not what the jobs say."""
+    """Finds stored counters that differ from the jobs."""
     ready = dict(_rows(connection, f"select lane_id, count(*) from jobs where {IS_READY} group by 1"))
     running = dict(_rows(connection, f"select lane_id, count(*) from jobs where {IS_RUNNING} group by 1"))
     used: Counter[str] = Counter()
@@ -124,8 +124,9 @@ def miscounts(connection: Any) -> Iterator[str]:
 
 
 def _misjudged_lanes(connection: Any) -> Iterator[str]:
-    """`is_open`: of the lanes of a class that have ready jobs, and whose office is not paused and has room for one more
-    of them, one is open. `first_rank` and `first_position` are not behind the first ready job.
+    """Finds lanes with a wrong `is_open`, `first_rank` or `first_position`. Of the lanes of a class that have ready
+    jobs, and whose office is not paused and has room for one more of them, one is open. A stored first place is not
+    behind the first ready job.
     """
     limits = _rows(connection, "select limit_key, capacity, used from limits")
     room = {key: capacity - used if capacity else 2**31 for key, capacity, used in limits}
@@ -210,7 +211,7 @@ def doubled(found: Evidence) -> Iterator[Broken]:
 
 
 def torn(found: Evidence) -> Iterator[Broken]:
-    """Spec 2.10: a job and its run start together and end together."""
+    """Finds violations of spec 2.10: a job and its run start together and end together."""
     for job in found.jobs.values():
         mine = job.started_at, job.finished_at, job.outcome
         its_run = job.run_started_at, job.run_finished_at, job.run_status
@@ -219,7 +220,7 @@ def torn(found: Evidence) -> Iterator[Broken]:
 
 
 def unrecovered(found: Evidence, interrupted: set[str]) -> Iterator[Broken]:
-    """Each job that a kill interrupted failed of that, and one new job follows it."""
+    """Finds jobs that a kill interrupted, but that did not fail for that reason or have no new job after them."""
     followed = Counter(job.retry_of for job in found.jobs.values())
     for job_id in interrupted:
         job = found.jobs[job_id]
@@ -230,7 +231,7 @@ def unrecovered(found: Evidence, interrupted: set[str]) -> Iterator[Broken]:
 
 
 def unasked(found: Evidence, interrupted: set[str]) -> Iterator[Broken]:
-    """Nothing else fails, is skipped, cancelled or retried."""
+    """Finds jobs that failed, were skipped, cancelled or retried for any other reason."""
     law = "nothing happens that nobody asked for"
     for job in found.jobs.values():
         if job.stage == "CANCELLED" or job.outcome == "SKIPPED":
@@ -242,7 +243,7 @@ def unasked(found: Evidence, interrupted: set[str]) -> Iterator[Broken]:
 
 
 def replayed(found: Evidence, limit: int) -> Iterator[Broken]:
-    """Walks the events: what starts is the first of all that were queued just then (INV-004), and has room."""
+    """Replays the events: each started job was the first of those queued at that moment (INV-004), and fitted."""
     queue: list[tuple[int, int, int, str]] = []
     running = 0
     for event in found.events:
@@ -262,7 +263,7 @@ def replayed(found: Evidence, limit: int) -> Iterator[Broken]:
 
 
 def crowded(found: Evidence, limit: int) -> Iterator[Broken]:
-    """The same from the stored times: an end makes room for a start at the same instant."""
+    """Finds exceeded limits by the stored times: an end makes room for a start at the same instant."""
     steps = [(job.run_started_at, 1) for job in found.jobs.values() if job.run_started_at is not None]
     steps += [(job.run_finished_at, -1) for job in found.jobs.values() if job.run_finished_at is not None]
     running = 0
@@ -274,14 +275,14 @@ def crowded(found: Evidence, limit: int) -> Iterator[Broken]:
 
 
 def untold(jobs: dict[str, StoredJob], events: list[StoredEvent]) -> Iterator[Broken]:
-    """One event for each thing that happened, with numbers that leave nothing out and come once."""
+    """Finds changes without exactly one event, and gaps or repetitions in the numbers of events."""
     law = "events are complete"
     if [event.seq for event in events] != list(range(1, len(events) + 1)):
         yield Broken(law, "the numbers have gaps")
     told = Counter((event.job_id, "end" if event.type in END_EVENTS else event.type) for event in events)
     for job in jobs.values():
         counts = told[job.job_id, "job_queued"], told[job.job_id, "job_started"], told[job.job_id, "end"]
-        # What a group skips begins and ends at once, on no worker: its end tells it all.
+        # A skipped member of a group starts and ends at once, on no worker, and has only the event of its end.
         if counts != (1, job.worker_id is not None, job.finished_at is not None):
             yield Broken(law, f"{counts} for {job}")
     for event in events:
@@ -291,7 +292,7 @@ def untold(jobs: dict[str, StoredJob], events: list[StoredEvent]) -> Iterator[Br
 
 
 def unfinished(found: Evidence, jobs: int) -> Iterator[Broken]:
-    """At the end: as many chains as jobs were wanted, and the last of each is COMPLETED."""
+    """Checks at the end that there are as many chains as wanted jobs, and that the last job of each is COMPLETED."""
     law = "in the end every job has completed"
     roots = [job for job in found.jobs.values() if job.retry_of is None]
     if len(roots) != jobs:

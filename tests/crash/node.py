@@ -60,7 +60,7 @@ def wanted(number: int, hook: str | None) -> NewJob:
 
 
 async def be_impolite(scheduler: Scheduler) -> None:
-    """Asks, again and again, for what is refused after it has touched the transaction that it shares with others."""
+    """Sends requests in a loop that are refused only after they have changed the shared transaction."""
     cycle = [NewJob(job_type="quick", key=one, depends_on=[other]) for one, other in ("ab", "ba")]
     while True:
         refusals = await asyncio.gather(

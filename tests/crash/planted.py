@@ -34,7 +34,7 @@ class Later(NamedTuple):
 
 
 def run_in_a_second_transaction(life: Life) -> None:
-    """The job is RUNNING first; its run follows, and then its handler."""
+    """Plants: the job becomes RUNNING first; its run and its handler follow later."""
     drop_rules(life, "job_runs_with_run", "run_born_running")
     scheduler, launch = life.scheduler, Runner.launch
     tasks = []
@@ -52,7 +52,7 @@ def run_in_a_second_transaction(life: Life) -> None:
 
 
 def handler_before_the_commit(life: Life) -> None:
-    """The work begins while the transaction that claims its job is still open."""
+    """Plants: the handler begins while the transaction of the claim is still open."""
     begin = runs.begin
 
     def begin_both(tx: Any, run_id: str, job_id: str, *more: Any) -> None:
@@ -64,7 +64,7 @@ def handler_before_the_commit(life: Life) -> None:
 
 
 def acknowledged_before_the_commit(life: Life) -> None:
-    """`submit` says yes while its transaction is still open."""
+    """Plants: `submit` returns while its transaction is still open."""
     accept = life.scheduler._runtime.intake.accept
 
     def accept_and_tell(*arguments: Any) -> Any:
@@ -77,7 +77,7 @@ def acknowledged_before_the_commit(life: Life) -> None:
 
 
 def interrupted_jobs_queued_again(life: Life) -> None:
-    """Recovery the easy way: what was running goes back to the queue, as if it had never begun."""
+    """Plants: recovery puts running jobs back into the queue, as if they had never begun."""
     drop_rules(life, "job_moves", "job_ends_once", "run_kept")
     connection = apsw.Connection(str(life.path))
     with connection:
@@ -132,7 +132,7 @@ def plant(place: Any, name: str, defect: Any) -> None:
 
 
 def in_a_second_transaction(life: Life, statement: Callable[..., object]) -> Callable[..., None]:
-    """The same statement, but a while after the commit of the transaction that it belongs to."""
+    """Runs the same statement a while after the commit of its transaction."""
     tasks: list[asyncio.Future[None]] = []
 
     async def run_it(*values: Any) -> None:

@@ -53,7 +53,7 @@ def read(record: Path) -> Iterator[Change]:
 
 @dataclass
 class _File:
-    """A file: what is on the disk for certain, and what was changed since."""
+    """A file: its content that is certainly on the disk, and the changes since."""
 
     synced: bytearray = field(default_factory=bytearray)
     unsynced: list[Change] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Disk:
     """The disk below a directory. `play` the changes one by one, and `cut` the power between any two."""
 
     def __init__(self, root: Path) -> None:
-        """What is there now is synced; build it before the recorded process begins."""
+        """Takes the current content as synced; create it before the recorded process begins."""
         self._root = root
         # Files have numbers of ours: the system gives that of a deleted file to the next.
         self._files: dict[int, _File] = {}
@@ -133,7 +133,7 @@ class Disk:
         return target
 
     def _keep_names(self, directory: str) -> None:
-        """Its names are on the disk from now on; those of other directories stay in doubt."""
+        """Marks the names of a directory as synced; those of other directories stay uncertain."""
         ours = [change for change in self._renamed if directory in _directories_of(change)]
         self._names, self._directories = self._after(ours)
         self._renamed = [change for change in self._renamed if directory not in _directories_of(change)]

@@ -19,9 +19,8 @@ from nextslot.system.clock import Alarm, LoopAlarm, SystemClock
 
 
 def minute(count: int) -> float:
-    """How many real seconds a minute of this clock takes: one, but never less than so many schedules need to fire.
-
-    Else there would be more to catch up with in each life, for ever.
+    """Returns the real seconds of a minute on this clock: one, but at least as long as the schedules need to fire.
+    Otherwise each life would have to catch up with more.
     """
     return max(1.0, count / 1500)
 

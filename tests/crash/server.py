@@ -116,7 +116,7 @@ class Load:
                 client.join()
 
     def wait_for(self, answers: int) -> None:
-        """Until so many more have been given, however quick this machine is today."""
+        """Waits until this many more jobs are acknowledged, at any speed of the machine."""
         wanted, end = len(self.made) + answers, time.monotonic() + PATIENCE
         while len(self.made) < wanted:
             assert time.monotonic() < end, f"the server does not answer: {self.broken[-1:]}"
@@ -148,7 +148,7 @@ class Load:
     def _heard(self, client: int, key: str, answer: httpx2.Response) -> None:
         if answer.status_code == 503 and answer.json()["code"] == "draining":
             time.sleep(0.01)
-            return  # It was told to stop, and says so: asked again like all else.
+            return  # The server was told to stop and says so: send the request again.
         if answer.status_code not in (200, 201):
             self.broken.append(f"{key}: {answer.status_code} {answer.text[:200]}")
             return
@@ -160,7 +160,7 @@ class Load:
 
 
 def run(data: Path, *arguments: str, program: Sequence[str] = (str(NEXTSLOT),)) -> subprocess.CompletedProcess[str]:
-    """A command of ours on a data directory."""
+    """Runs an offline command on a data directory."""
     command = [*program, *arguments, "--data", str(data)]
     return subprocess.run(
         command, cwd=data, env=_environment(data), capture_output=True, text=True, timeout=120, check=False

@@ -17,7 +17,7 @@ async def tiny(run: RunContext) -> None:
 
 
 def checkpoints(run: RunContext, record: str) -> None:
-    """Leaves a checkpoint for each step, and notes outside what was acknowledged and what it began with."""
+    """Stores a checkpoint for each step. Writes to a file which ones were acknowledged and with which one it began."""
     file = os.open(record, os.O_WRONLY | os.O_APPEND)
     begun = 0 if run.last_checkpoint is None else run.last_checkpoint["step"]
     os.write(file, f"began {begun}\n".encode())

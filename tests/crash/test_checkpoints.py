@@ -58,7 +58,7 @@ def test_the_attempt_after_a_kill_begins_with_the_last_acknowledged_checkpoint(t
 
 
 def _until(record: Path, begun: int, steps: int) -> None:
-    """Until so many attempts have begun, and the last of them had so many checkpoints acknowledged."""
+    """Waits until this many attempts have begun, and this many checkpoints of the last one are acknowledged."""
     end = time.monotonic() + PATIENCE
     while True:
         parts = record.read_text().split("began ")[1:]

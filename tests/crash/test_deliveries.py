@@ -29,7 +29,7 @@ def test_DEC_009_every_delivery_arrives_at_least_once_through_kills_and_its_id_t
 
 
 async def arrivals_through_kills(directory: Path) -> list[str]:
-    """The `webhook-id` of every message that the receiver took, in the order of their arrival."""
+    """Returns the `webhook-id` of every message that the receiver accepted, in the order of arrival."""
     chance = random.Random(12)
     async with Receiver(answers()) as receiver:
         for life in range(KILLS + 1):

@@ -38,7 +38,7 @@ def stored(path: Path) -> list[str]:
 
 
 def a_database_and_its_log(directory: Path, jobs: int) -> tuple[list[str], int]:
-    """As a power cut leaves them while all commits are still in the log.
+    """Makes a database and its log as a power cut leaves them while all commits are still in the log.
 
     Returns the jobs in the order of their commits, and how long the log was before the first of them.
     """
@@ -93,7 +93,7 @@ def test_a_log_with_a_torn_page_loses_that_commit_and_no_earlier_one(tmp_path: P
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of four megabytes, where we may have one."""
+    """Mounts a file system of four megabytes, if the machine allows that."""
     place = tmp_path / "small"
     place.mkdir()
     made = subprocess.run(

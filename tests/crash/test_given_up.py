@@ -119,7 +119,7 @@ def submit(url: str, job_type: str, **params: object) -> None:
 
 
 def found(url: str, job_type: str) -> list[dict[str, Any]]:
-    """The oldest first."""
+    """Returns the jobs, the oldest first."""
     answer = httpx2.get(f"{url}/api/jobs", params={"job_type": job_type}, timeout=60).json()
     return sorted(answer["items"], key=lambda job: str(job["created_at"]))
 

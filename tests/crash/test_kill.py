@@ -71,7 +71,9 @@ def test_the_same_laws_catch_a_planted_defect(tmp_path: Path, defect: str, law: 
 
 
 def moments(chance: random.Random, jobs: int) -> list[Moment]:
-    """Twenty: fifteen all over the work, and five while the life after one of these opens the file and recovers."""
+    """Returns twenty moments: fifteen spread over the work, and five while the next life opens the file and
+    recovers.
+    """
     in_the_work = sorted(chance.sample(range(1, jobs - jobs // 50), 15))
     chosen = [Moment(executions, chance.uniform(0, 0.005)) for executions in in_the_work]
     for _ in range(5):
@@ -96,7 +98,7 @@ def lives(directory: Path, jobs: int, kills: list[Moment], *planted: str) -> Gen
 
 
 def wait_for(moment: Moment, process: subprocess.Popen[bytes], directory: Path, seconds: float) -> bool:
-    """Whether the moment came in so many seconds."""
+    """Waits for a condition. Returns whether it became true in this many seconds."""
     end = time.monotonic() + seconds
     while size(directory / "starts") < moment.starts or size(directory / "executions") < moment.executions * LINE:
         assert process.poll() is None, "the process ended before it was killed"

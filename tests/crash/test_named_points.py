@@ -1,7 +1,7 @@
 """Spec 12, spec 15 and spec 19 at the worst moments: a real server dies at each named point of its work in turn.
 
-Random kills seldom meet the narrow places; `tests/crash/dying.py` has their names. After each death the file is as the
-laws and the doctor want it, before anything is repaired, and the next life goes on from there.
+Random kills seldom meet the narrow places; `tests/crash/dying.py` has their names. After each death the file satisfies
+the laws and the doctor before any repair, and the next life continues with it.
 """
 
 import asyncio
@@ -187,7 +187,7 @@ def dying(point: str, nth: int) -> Sequence[str]:
 
 
 def die(data: Path, point: str, nth: int, load_: Load | None = None) -> None:
-    """One life, under load if it gets so far, until it comes to this point for the n-th time."""
+    """Runs one life, under load if it gets that far, until it reaches this point for the n-th time and dies."""
     with living(data, dying(point, nth)) as server:
         url = server.wait_until_ready_or_dead()
         if url is None or load_ is None:
@@ -237,7 +237,7 @@ def rows(data: Path, sql: str) -> list[Any]:
 
 @contextmanager
 def calling(url: str) -> Iterator[None]:
-    """Two who ask directly again and again, until nobody answers."""
+    """Sends direct requests from two callers in a loop, until the server no longer answers."""
 
     def call() -> None:
         with httpx2.Client(base_url=url, timeout=PATIENCE) as http:
@@ -257,7 +257,7 @@ def calling(url: str) -> Iterator[None]:
 
 @contextmanager
 def receiving() -> Iterator[tuple[str, list[str]]]:
-    """An endpoint that takes everything, and the `webhook-id` of each message that it took."""
+    """Runs an endpoint that accepts everything. Yields the `webhook-id` of each accepted message."""
     received: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

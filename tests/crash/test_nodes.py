@@ -43,7 +43,7 @@ class Nodes:
         self.kills = self.stops = 0
 
     def start(self, name: str, count: int = 0, inside: Sequence[str] = ()) -> None:
-        """`inside` is what a command begins with that runs somewhere else."""
+        """Starts a node. `inside` is the beginning of a command line that runs in another network namespace."""
         more = [str(count), self._hook] if count else []
         with (self._directory / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
@@ -65,14 +65,14 @@ class Nodes:
         self.start(name)
 
     def stand_still(self, name: str) -> None:
-        """For longer than its lease."""
+        """Stops a node for longer than its lease."""
         self._processes[name].send_signal(signal.SIGSTOP)
         time.sleep(TIMES.lease_seconds + 3 * TIMES.renew_seconds)
         self._processes[name].send_signal(signal.SIGCONT)
         self.stops += 1
 
     def revive(self) -> None:
-        """One that could not start because the server was away tries again, as a service manager would."""
+        """Starts a node again if it could not start because the server was away, as a service manager would."""
         for name, process in list(self._processes.items()):
             if process.poll() is not None:
                 self.start(name)
@@ -97,7 +97,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def hook() -> Iterator[str]:
-    """A receiver that says thank you."""
+    """Runs a receiver that answers 200."""
 
     class Receiver(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -152,7 +152,9 @@ def test_three_nodes_lose_and_double_nothing_while_they_and_the_server_are_kille
 
 @pytest.fixture
 def elsewhere(server: Server) -> Iterator[tuple[list[str], str]]:
-    """Another host, as a network namespace: what runs a command there, and the database's address as both see it."""
+    """Makes another host, as a network namespace. Yields the beginning of command lines that run there, and a database
+    address that both can use.
+    """
     if os.getuid() != 0 or shutil.which("ip") is None:
         pytest.skip("only root can make network namespaces")
     number, name = os.getpid() % 250, f"nextslot{os.getpid()}"
@@ -210,7 +212,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def left(url: str) -> int:
-    """What has not come to its end."""
+    """Returns the chains that have not ended."""
     try:
         [(jobs,)] = asked(url, "select count(*) from jobs where finished_at is null")
         [(deliveries,)] = asked(url, "select count(*) from deliveries where status = 'PENDING'")
@@ -265,7 +267,9 @@ def assert_limits_held(url: str) -> None:
 
 
 def most_at_once(runs: list[tuple[Any, ...]]) -> int:
-    """What ended in the same microsecond in which another began was there before."""
+    """Returns the most runs at once. A run that ended in the microsecond in which another began counts as ended
+    before.
+    """
     changes = sorted([(began, 1) for _, began, _ in runs] + [(ended, -1) for _, _, ended in runs])
     most = now = 0
     for _, change in changes:

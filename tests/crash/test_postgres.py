@@ -85,7 +85,7 @@ def test_nothing_is_lost_or_doubled_by_crashes_of_the_server(tmp_path: Path) -> 
 
 
 async def feed(scheduler: Scheduler, acknowledged: list[str], count: int) -> None:
-    """What is refused because the server is away is tried again, as a caller would."""
+    """Submits jobs. Repeats what is refused while the server is away, as a caller would."""
     while len(acknowledged) < count:
         try:
             jobs = await scheduler.submit_many([NewJob(job_type="tiny")] * 10)

@@ -44,7 +44,9 @@ def record(directory: Path, *command: str) -> tuple[Disk, list[Change]]:
 
 
 def cuts(disk: Disk, changes: list[Change], directory: Path, count: int = CUTS) -> Iterator[Path]:
-    """What power cuts leave: after some of the changes, and after the last; each in another mixture of losses."""
+    """Yields what power cuts leave after some of the changes and after the last one, each with another mixture of
+    losses.
+    """
     chance = random.Random(len(changes))
     moments = {*chance.sample(range(len(changes)), min(count, len(changes))), len(changes) - 1}
     for number, change in enumerate(changes):
@@ -130,7 +132,7 @@ async def test_what_a_power_cut_left_is_recovered_and_goes_on(tmp_path: Path) ->
 
 
 def some_database(directory: Path, jobs: int) -> Path:
-    """A data directory whose power was never cut."""
+    """Makes a data directory whose power was never cut."""
     directory.mkdir(parents=True)
     program = (sys.executable, "-m", "tests.crash.recorded_worker")
     command = [*program, str(directory), "FULL", str(jobs)]
@@ -139,7 +141,7 @@ def some_database(directory: Path, jobs: int) -> Path:
 
 
 def every_cut(directory: Path, look: Callable[[Path], object], *command: str) -> list[object]:
-    """What is seen after each change of a command; the last is that of a cut after its end, with everything forgotten
+    """Yields what is left after each change of a command. The last one is a cut after its end that loses everything
     that was not synced.
     """
     disk, changes = record(directory, str(NEXTSLOT), *command)

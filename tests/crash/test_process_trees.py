@@ -52,7 +52,7 @@ with open("runs", "a") as runs:
 if attempt == "1":
     subprocess.Popen(["sleep", "300"]).wait()
 """
-# Leaves a process that nothing but its limits and its cgroup tells of: its session, parents, environment and files are
+# Leaves a process that can be found only by its limits and its cgroup: its session, parents, environment and files are
 # its own. It holds a lock; a retry that cannot have the lock runs beside it.
 SCRUBBED = """
 import fcntl, os, subprocess, sys
@@ -71,7 +71,7 @@ with open("runs", "a") as runs:
 if attempt == "1":
     subprocess.Popen(["sleep", "300"]).wait()
 """
-# Does not let its guardian go on.
+# Keeps its guardian stopped.
 STOPPING = "touch begun; (trap '' TERM; while kill -STOP $PPID; do sleep 0.01; done) & env -i setsid sleep 300 & wait"
 
 
@@ -191,7 +191,7 @@ def is_locked(path: Path) -> bool:
 
 
 def started_scheduler(directory: Path, mode: str) -> "subprocess.Popen[bytes]":
-    """A scheduler in a process of its own, with all its trees grown."""
+    """Runs a scheduler in a process of its own, until all its process trees have grown."""
     scheduler = subprocess.Popen([sys.executable, "-m", __name__, str(directory), mode])
     try:
         asyncio.run(eventually(lambda: len(runs(directory, attempt=1)) == COMMANDS, seconds=30))
@@ -204,7 +204,7 @@ def started_scheduler(directory: Path, mode: str) -> "subprocess.Popen[bytes]":
 
 
 def retry_all(directory: Path) -> None:
-    """The next life, until every command has been run again."""
+    """Runs the next life until it has run every command again."""
     scheduler = subprocess.Popen([sys.executable, "-m", __name__, str(directory), "plain"])
     try:
         asyncio.run(eventually(lambda: len(runs(directory, attempt=2)) == COMMANDS, seconds=30))
@@ -220,7 +220,9 @@ def runs(directory: Path, attempt: int) -> list[str]:
 
 
 def end_forked(directory: Path) -> None:
-    """The child that the scheduler had forked, which has all its descriptors: it outlived it, as it should."""
+    """Ends the child that the scheduler had forked. It has all of the scheduler's descriptors, and outlived it as it
+    should.
+    """
     path = directory / "forked"
     if path.exists():
         os.kill(int(path.read_text()), signal.SIGKILL)
@@ -246,7 +248,7 @@ async def main(directory: Path, mode: str, cgroup: str) -> None:
 
 
 def forked() -> int:
-    """A child without exec, as some process pools make them: it holds every descriptor of ours open."""
+    """Forks a child without exec, as some process pools do: it holds every descriptor of the scheduler open."""
     pid = os.fork()
     if pid == 0:
         time.sleep(60)

@@ -1,4 +1,6 @@
-"""A disk that fails below a real server (`faulty_machine.c`): what is said, and that the server goes on afterwards."""
+"""A disk that fails below a real server (`faulty_machine.c`): what the server reports, and that it works again
+afterwards.
+"""
 
 import signal
 import time
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.sqlite_only("is about its files")
 
 @contextmanager
 def on_faulty_disk(directory: Path) -> Iterator[tuple[str, FaultyMachine]]:
-    """The address of a server, and what makes its disk fail."""
+    """Runs a server on a faulty disk. Yields its address and the function that makes its disk fail."""
     data = prepare(directory / "data")
     disk = FaultyMachine(data, directory / "control")
     server = Server(data, environment=disk.environment())

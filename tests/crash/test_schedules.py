@@ -44,7 +44,7 @@ def test_no_occurrence_is_fired_twice_or_lost_by_kills_while_all_fire_each_minut
 
 
 def live(directory: Path, life: int, seconds: float) -> None:
-    """One life, from its start to its kill, so many seconds after it was ready."""
+    """Runs one life, from its start until it is killed, this many seconds after it was ready."""
     command = [sys.executable, "-m", "tests.crash.schedule_worker", str(directory), str(SCHEDULES)]
     with subprocess.Popen(command, cwd=ROOT) as process:
         try:
@@ -60,7 +60,7 @@ def live(directory: Path, life: int, seconds: float) -> None:
 
 
 def broken_rows(connection: apsw.Connection) -> list[Any]:
-    """Occurrences, jobs and events that do not belong together, one to one."""
+    """Finds occurrences, jobs and events that do not match one to one."""
     return [
         *connection.execute(
             "select 'a job without its occurrence', job_id from jobs left join occurrences using (job_id)"
@@ -77,7 +77,9 @@ def broken_rows(connection: apsw.Connection) -> list[Any]:
 
 
 def scattered(connection: apsw.Connection) -> list[Any]:
-    """Schedules whose ledger leaves a minute out, or goes less far than their next instant says."""
+    """Finds schedules with a minute that has no stored outcome, or whose stored outcomes end before their next
+    instant.
+    """
     return connection.execute(
         """
         select schedule_id, min(instant), max(coalesce(until, instant)), sum(count), next_trigger_at

@@ -69,7 +69,7 @@ def test_DEC_002_a_backup_under_load_is_sound_and_has_all_that_was_acknowledged_
 
 
 def live_and_be_killed(data: Path, load_: Load, chance: random.Random) -> None:
-    """Most lives get to work; some are killed while they still open the file, or recover."""
+    """Runs a server and kills it. Most lives get to work; some are killed while they open the file or recover."""
     with living(data) as server:
         if chance.random() < 0.2 and (data / "nextslot.db").exists():
             time.sleep(chance.uniform(0, 1))
@@ -81,7 +81,7 @@ def live_and_be_killed(data: Path, load_: Load, chance: random.Random) -> None:
 
 
 def finish(data: Path) -> None:
-    """A last life in peace, until nothing is left to do."""
+    """Runs a last life without a kill, until all work is done."""
     with living(data) as server:
         server.wait_until_ready()
         end = time.monotonic() + 120

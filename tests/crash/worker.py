@@ -81,7 +81,7 @@ class Life:
                 await scheduler.wait(last[0].job_id)
 
     def _count(self) -> None:
-        """What the lives before have left to submit, and to do."""
+        """Counts the jobs that earlier lives have left to submit and to run."""
         connection: Any
         if self.url.startswith("sqlite:"):
             connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
@@ -94,7 +94,7 @@ class Life:
         connection.close()
 
     async def _submit(self, batch: int) -> None:
-        """As long as there is something to submit; a few at a time, so that no kill finds all of it done."""
+        """Submits jobs as long as there are some, a few at a time, so that no kill finds all of them done."""
         while self._wanted > 0:
             if self._open >= BACKLOG:
                 await asyncio.sleep(0.002)

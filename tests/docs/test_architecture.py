@@ -138,7 +138,7 @@ class FilesOfAJob:
 
 
 def _is_below_the_watchdog(frame: FrameType | None) -> bool:
-    """The watchdog looks at the event loop by itself, from time to time."""
+    """Returns whether the watchdog calls this function: it checks the event loop from time to time."""
     while frame is not None:
         if frame.f_code.co_filename.endswith("system/watchdog.py"):
             return True
@@ -161,7 +161,9 @@ class Calls:
         return self._first[hop.file, hop.function][0]
 
     def is_below(self, hop: Hop, caller: Hop) -> bool:
-        """Whether it was called by `caller`, by what that calls, or by a function that `caller` handed to the store."""
+        """Returns whether the function was called by `caller`, by something that `caller` calls, or by a function that
+        `caller` gave to the store.
+        """
         _, stack = self._first[hop.file, hop.function]
         return any(
             file == caller.file and (name == caller.function or name.startswith(f"{caller.function}.<locals>."))

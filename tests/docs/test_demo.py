@@ -162,16 +162,16 @@ class SmallOllama(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(body).encode() + b"\n")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Not on the terminal of the tests."""
+        """Prints nothing on the terminal of the tests."""
 
 
 def complaints(errors: str) -> list[str]:
-    """What the demo wrote as an error, but for the reports that a busy machine stopped its event loop."""
+    """Returns the errors that the demo printed, except reports that a busy machine stopped its event loop."""
     return [line for line in errors.splitlines() if not line.startswith("the event loop ")]
 
 
 def told(ran: "subprocess.CompletedProcess[str]") -> list[str]:
-    """The lines of the narration, without their times and with single spaces."""
+    """Returns the lines of the narration, without times and with single spaces."""
     lines = re.findall(r"^ *\d+\.\d\d s   (.*)$", ran.stdout, re.MULTILINE)
     return [" ".join(line.split()) for line in lines]
 
@@ -182,7 +182,7 @@ def order_of_starts(ran: "subprocess.CompletedProcess[str]", but: tuple[str, ...
 
 
 def titles_by_end(directory: Path) -> dict[str, str]:
-    """How each chain ended: by its last job."""
+    """Returns how each chain ended, by its last job."""
     with apsw.Connection(str(directory / "demo/nextslot.db")) as connection:
         rows: list[Any] = connection.execute(
             "select title, coalesce(outcome, stage) from jobs order by job_id"

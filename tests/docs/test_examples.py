@@ -92,7 +92,7 @@ def leads_somewhere(page: Path, link: str) -> bool:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives to headings, and those that the page sets itself."""
+    """Returns the anchors that GitHub gives to headings, and those that the page itself sets."""
     text = page.read_text()
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     made = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

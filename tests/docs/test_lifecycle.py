@@ -112,7 +112,7 @@ async def test_the_diagram_of_direct_executions_is_what_the_database_allows(tmp_
 
 
 def allows(connection: apsw.Connection, before: DirectStatus, after: DirectStatus) -> bool:
-    """Whether plain SQL may make this move."""
+    """Returns whether plain SQL may make this transition."""
     connection.execute("begin")
     try:
         connection.execute(
@@ -134,7 +134,7 @@ def allows(connection: apsw.Connection, before: DirectStatus, after: DirectStatu
 
 
 def way_to(status: DirectStatus) -> list[DirectStatus]:
-    """From WAITING on."""
+    """Returns a way through the diagram from WAITING to a status."""
     needs_a_start = status in (DirectStatus.COMPLETED, DirectStatus.SKIPPED)
     return [DirectStatus.RUNNING] * needs_a_start + [status] * (status is not DirectStatus.WAITING)
 
@@ -147,7 +147,7 @@ def move(connection: apsw.Connection, status: DirectStatus) -> None:
 
 
 async def live_every_life(scheduler: Scheduler, seen: "Observer") -> None:
-    """One job for each way through the diagram, looked at after each step."""
+    """Runs one job for each way through the diagram, and checks it after each step."""
     hour = scheduler._clock.now().after(3600)
     _, unwanted = [await scheduler.submit("work", scheduled_for=hour) for _ in range(2)]
     seen.look()
@@ -170,7 +170,9 @@ async def live_every_life(scheduler: Scheduler, seen: "Observer") -> None:
 
 
 async def see_groups_skip(scheduler: Scheduler, seen: "Observer") -> None:
-    """A failing member, and one behind it that waits for its turn, or beside it that is free to go."""
+    """Makes groups skip: a failing member, with a member behind it that waits for its turn, or one beside it that is
+    ready.
+    """
     await scheduler.pause(job_type="work")
     for mode in ("sequential", "parallel"):
         await scheduler.pause(job_type="fail")
@@ -210,14 +212,14 @@ def section(heading: str) -> str:
 
 
 def diagram(heading: str) -> set[tuple[str, str]]:
-    """The arrows of the mermaid diagram in a section."""
+    """Returns the arrows of the mermaid diagram in a section."""
     drawn = re.search(r"```mermaid\nstateDiagram-v2\n(.*?)```", section(heading), re.DOTALL)
     assert drawn is not None
     return set(re.findall(r"^ +(\S+) --> (\w+)", drawn[1], re.MULTILINE))
 
 
 def table(heading: str) -> list[list[str]]:
-    """The cells of the tables' rows in a section, without headings and backquotes."""
+    """Returns the cells of a section's tables, without headings and backquotes."""
     rows = re.findall(
         r"^\| (.*?) ?\|$", re.sub(r"^\|.*\|\n\|-.*\|$", "", section(heading), flags=re.MULTILINE), re.MULTILINE
     )

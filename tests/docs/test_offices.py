@@ -90,7 +90,7 @@ class Terminal:
         }
 
     def live(self) -> dict[str, Any]:
-        """The options of a command that goes on while others are pasted."""
+        """Returns the options for a command that must keep running while the test pastes the others."""
         self.options["env"]["NEXTSLOT_URL"] = self.url
         return self.options
 

@@ -48,7 +48,7 @@ from tests.support import running_scheduler
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference.md").read_text()
 
-# The executor's side of a run: how it ends it, hears of it, and sees whether it is alive.
+# The executor's side of a run: how it ends the run, receives its stop, and checks that it is alive.
 NOT_FOR_HANDLERS = {
     "request_stop",
     "has_log",
@@ -228,7 +228,7 @@ NOTING = ("note", "_note", "note_jobs")
 
 
 def noted_types() -> Iterator[str]:
-    """The words that the source gives to EventLog."""
+    """Returns the event types that the source passes to EventLog."""
     for path in (ROOT / "src/nextslot").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in NOTING and len(node.args) > 2:
@@ -243,7 +243,7 @@ def noted_types() -> Iterator[str]:
 
 
 def settled_types() -> Iterator[str]:
-    """The words for every way in which a run can end."""
+    """Returns the event types of every way in which a run can end."""
     outcomes = [Outcome.completed(), Outcome.skipped("")] + [Outcome.failed(kind, "") for kind in FailureKind]
     for outcome in outcomes:
         for mode in (None, *CancelMode):
@@ -271,7 +271,7 @@ def section(heading: str) -> str:
 
 
 def table(heading: str) -> list[list[str]]:
-    """The cells of the first table's rows in a section."""
+    """Returns the cells of the first table in a section."""
     rows = [line for line in section(heading).splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row.strip("|").split(" |")] for row in rows[2:]]
 
@@ -295,7 +295,7 @@ def default_of(field: Any) -> object:
 
 
 def shown(value: object) -> str:
-    """As the page writes a default."""
+    """Returns a default as the page writes it."""
     if value is MISSING:
         return "required"
     if value is None:

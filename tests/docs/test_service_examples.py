@@ -30,7 +30,7 @@ def test_the_container_starts_it_with_options_that_it_has() -> None:
 
 
 def accepted(arguments: list[str]) -> bool:
-    """Whether every option is known; nothing is started."""
+    """Returns whether a command knows every option; starts nothing."""
     known = {option for one in command(arguments[0]).params for option in one.opts}
     return all(argument in known for argument in arguments[1:] if argument.startswith("--"))
 

@@ -171,12 +171,12 @@ def sections() -> Iterator[tuple[str, str]]:
 
 
 def rules() -> dict[str, bool]:
-    """Every rule, and whether it is only planned."""
+    """Returns every rule, and whether it is only planned."""
     return {found["rule"]: bool(found["planned"]) for found in _RULE.finditer(PAGE)}
 
 
 def table() -> dict[str, list[str]]:
-    """The tests that the specification names for each rule."""
+    """Returns the tests that the specification names for each rule."""
     return {rule: re.findall(r"`(\w+)`", names) for rule, names in _ROW.findall(PAGE)}
 
 
@@ -186,7 +186,7 @@ def targets() -> frozenset[str]:
 
 
 def references(line: str) -> Iterator[str]:
-    """The anchors that a line refers to."""
+    """Returns the anchors to which a line refers."""
     for family, number, story, criterion in _ID.findall(line):
         if family:
             yield f"{family}-{number}".lower()
@@ -198,7 +198,9 @@ def references(line: str) -> Iterator[str]:
 
 
 def lines(place: str) -> Iterator[tuple[str, str]]:
-    """Each line of our own files there, with its place; neither what others wrote nor this file, which has bad ones."""
+    """Yields each line of our own files in a directory, with its place. Leaves out vendored files and this file, which
+    contains bad references.
+    """
     start = ROOT / place
     files = sorted(start.rglob("*")) if start.is_dir() else [start]
     for path in files:
@@ -209,7 +211,9 @@ def lines(place: str) -> Iterator[tuple[str, str]]:
 
 @cache
 def named_tests() -> dict[str, list[str]]:
-    """Every test, with the texts that may cite a rule for it: its name, its docstring and its module's docstring."""
+    """Yields every test, with the texts in which it may cite a rule: its name, its docstring and its module's
+    docstring.
+    """
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         module = ast.parse(path.read_text())

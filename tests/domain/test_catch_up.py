@@ -46,7 +46,7 @@ def schedule(since: int, catch_up: CatchUp = CatchUp.LATEST, window: float = 864
 
 
 def minutes(since: int, until: int) -> list[int]:
-    """After the first, up to the second."""
+    """Returns the minutes after the first time, up to the second."""
     return [at for at in range(since // MINUTE * MINUTE, until + 1, MINUTE) if at > since]
 
 

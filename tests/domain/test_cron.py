@@ -102,7 +102,7 @@ CASES = [
     ("30 2 * * *", BERLIN, "2026-10-24 12:00", ["2026-10-25 02:30+02", "2026-10-26 02:30+01"]),
     ("0 3 * * *", BERLIN, "2026-10-24 12:00", ["2026-10-25 03:00+01", "2026-10-26 03:00+01"]),
     ("0,30 2 * * *", BERLIN, "2026-10-24 12:00", ["2026-10-25 02:00+02", "2026-10-25 02:30+02", "2026-10-26 02:00+01"]),
-    # … a rhythm goes on through both hours.
+    # … a regular interval continues through both hours.
     ("*/30 2 * * *", BERLIN, "2026-10-24 12:00",
      ["2026-10-25 02:00+02", "2026-10-25 02:30+02", "2026-10-25 02:00+01", "2026-10-25 02:30+01",
       "2026-10-26 02:00+01"]),
@@ -343,7 +343,9 @@ def test_two_days_are_what_a_minute_by_minute_walk_along_the_wall_clock_finds(
 
 
 def walk(expression: str, zone: ZoneInfo, at: Instant, until: Instant) -> list[Instant]:
-    """As cron(8) does it: each minute, what does the clock on the wall show, and was anything jumped over?"""
+    """Steps like cron(8): in each minute it compares the wall clock with the expression, and checks whether the clock
+    jumped over minutes.
+    """
     is_rhythm = any(field.startswith("*") for field in expression.split()[:2])
     matches = matcher(expression)
     found: list[Instant] = []
@@ -368,7 +370,7 @@ def walk(expression: str, zone: ZoneInfo, at: Instant, until: Instant) -> list[I
 
 
 def matcher(expression: str) -> Callable[[datetime], bool]:
-    """What crontab(5) says, read once more and independently."""
+    """Returns a matcher by the text of crontab(5), written independently of the code."""
     minute, hour, day, month, weekday = expression.split()
     minutes, hours, days = values(minute, 0, 59), values(hour, 0, 23), values(day, 1, 31)
     months, weekdays = values(month, 1, 12), {number % 7 for number in values(weekday, 0, 7)}

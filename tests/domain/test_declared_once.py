@@ -63,7 +63,7 @@ IN_A_ROW = 6
 
 
 def lists_of(names: tuple[str, ...], source: str) -> bool:
-    """Whether a text names so many fields of a value, each followed by one that is declared after it."""
+    """Returns whether a text lists this many fields of a value in the order of their declaration."""
     place = {name: at for at, name in enumerate(names)}
     count, last = 0, -2  # Nothing comes before the first field.
     for word in re.findall(r"[a-z_]+(?=\s*(?::|=|,|\"|\n))", source):

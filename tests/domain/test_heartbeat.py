@@ -91,7 +91,7 @@ def test_a_stop_makes_the_beats_short_once() -> None:
 
 
 def verdicts(heart: Heartbeat, states: str, is_server: bool = False) -> list[Verdict]:
-    """One beat for each state, all of them unanswered."""
+    """Returns the guardian's decision in each of these states, with one unanswered beat each."""
     found = []
     for state in states:
         if not heart.beat(heart.last + heart.interval):  # The first of all has nothing before it that was asked.

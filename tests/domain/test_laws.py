@@ -41,7 +41,9 @@ async def f(loop):
 
 
 def offences(tree: ast.Module) -> Iterator[str]:
-    """Imports of what is injected, and calls that wait, look at a clock or start a thread; in the order of lines."""
+    """Yields imports of injected services, and calls that wait, read a clock or start a thread, in the order of
+    lines.
+    """
     nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom, ast.Call))]
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
         if isinstance(node, ast.Call):
@@ -55,7 +57,7 @@ def offences(tree: ast.Module) -> Iterator[str]:
 
 
 def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """The top-level modules that an import statement names; those of our own package are not meant."""
+    """Yields the top-level modules that an import statement names, except our own package."""
     if isinstance(node, ast.Import):
         return [alias.name.split(".")[0] for alias in node.names]
     return [] if node.level else [(node.module or "").split(".")[0]]

@@ -200,7 +200,7 @@ def policies() -> Iterator[RetryPolicy]:
 
 
 def histories() -> Iterator[tuple[FailureKind, ...]]:
-    """What may have gone before in a chain: up to three failures of any mix, and long rows of interruptions."""
+    """Draws possible histories of a chain: up to three failures of any kind, and long rows of interruptions."""
     for length in range(4):
         yield from product([K.ERROR, K.CRASH, K.INTERRUPTED], repeat=length)
     for length in range(4, 8):
@@ -237,7 +237,7 @@ def expected(
 
 
 def links_that_count(kinds: tuple[FailureKind, ...]) -> int:
-    """Links after an interruption are free, unless it is the fifth or a later one in a row; so are those after a
+    """Counts links: links after an interruption are free, except from the fifth one in a row on; so are those after a
     used-up quota, and after a run that parked.
     """
     counted = in_a_row = 0

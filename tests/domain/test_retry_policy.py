@@ -145,7 +145,7 @@ def test_a_chain_that_was_inside_two_schedulers_that_died_in_a_row_is_isolated_f
 
 
 def delays(policy: RetryPolicy, kind: FailureKind = K.ERROR) -> list[float]:
-    """Before each retry of a job that fails again and again in the same way."""
+    """Returns the delays before each retry of a job that always fails in the same way."""
     found: list[float] = []
     while (retry := decide(policy, [kind] * (len(found) + 1), 0.5)) is not None:
         assert retry == Retry(len(found) + 1, retry.delay_seconds)

@@ -1,4 +1,4 @@
-"""Webhooks as decisions: who is told, what follows an attempt, how it is signed."""
+"""Decisions about webhooks: who receives an event, what follows an attempt, how it is signed."""
 
 import base64
 from typing import Any
@@ -40,7 +40,7 @@ def attempt(status_code: int | None = None, **more: Any) -> Attempt:
     return Attempt(number=1, attempted_at=NOW, duration_seconds=0.1, status_code=status_code, **more)
 
 
-# Who is told.
+# The receivers of an event.
 
 
 @pytest.mark.parametrize(

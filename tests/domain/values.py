@@ -12,7 +12,7 @@ from nextslot.system.instant import Instant
 
 
 def a_job(at: Instant, **fields: Any) -> Job:
-    """Queued at that instant, unless it says otherwise."""
+    """Makes a job that was queued at that instant, unless the arguments say otherwise."""
     queued: dict[str, Any] = {
         "job_id": "j",
         "office_id": "default",

@@ -79,7 +79,7 @@ def answers(status: str = "200 OK", body: str = "", **headers: str) -> Respond:
 
 
 def says(raw: bytes, close: bool = True) -> Respond:
-    """Exactly these bytes, and then the end, or silence."""
+    """Sends exactly these bytes and then closes, or stays silent."""
 
     async def respond(receiver: Receiver, writer: asyncio.StreamWriter) -> None:
         writer.write(raw)
@@ -93,7 +93,7 @@ def says(raw: bytes, close: bool = True) -> Respond:
 
 
 def dribbles(head: bytes) -> Respond:
-    """A few bytes, and then one after the other, for ever."""
+    """Sends a few bytes, then one after the other for ever."""
 
     async def respond(receiver: Receiver, writer: asyncio.StreamWriter) -> None:
         writer.write(head)
@@ -132,7 +132,7 @@ class MovedClock(SystemClock):
 
 @contextlib.asynccontextmanager
 async def unused_port() -> AsyncIterator[int]:
-    """A port that refuses connections: taken, so that nobody else gets it, and not listened to."""
+    """Reserves a port that refuses connections: bound, so that nobody else gets it, but not listening."""
     server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0, start_serving=False)
     port: int = server.sockets[0].getsockname()[1]
     try:

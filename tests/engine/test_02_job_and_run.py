@@ -631,7 +631,7 @@ async def one_job_in_each_status(scheduler: Scheduler) -> dict[JobStatus, Job]:
 
 
 def row(directory: Path, job: Job) -> tuple[Any, ...]:
-    """(stage, outcome, finished_at, status of the run)."""
+    """Returns (stage, outcome, finished_at, status of the run)."""
     found: tuple[Any, ...] = (
         database(directory)
         .execute(
@@ -653,7 +653,7 @@ async def one_job_in_each_stage(scheduler: Scheduler) -> None:
 
 
 def is_allowed(connection: Any, old: Stage, new: Stage) -> bool:
-    """Whether a job can be moved so with plain SQL, with all that belongs to the move; nothing is kept."""
+    """Returns whether plain SQL may make this transition, with all changes that belong to it. Keeps nothing."""
     job_id = connection.execute("select job_id from jobs where stage = ?", (old,)).get
     at = {
         "QUEUED": "started_at = null, finished_at = null, worker_id = null, cancelled_at = null",
@@ -681,7 +681,7 @@ def is_allowed(connection: Any, old: Stage, new: Stage) -> bool:
 
 
 def watch_commits(scheduler: Scheduler, directory: Path, seen: set[tuple[str, str | None]]) -> None:
-    """Looks at every job and its run after each commit, as any other reader of the file could."""
+    """Checks every job and its run after each commit, as any other reader of the file could."""
     connection = database(directory)
 
     def look() -> None:

@@ -33,7 +33,7 @@ HOUR = 3600.0
 
 
 async def aged(scheduler: Scheduler, job: Job) -> tuple[int, int]:
-    """(priority, steps)."""
+    """Returns (priority, steps)."""
     found = await scheduler.job(job.job_id)
     return found.priority, found.aged_steps
 
@@ -374,7 +374,7 @@ async def test_every_view_of_the_queue_has_the_same_order(tmp_path: Path) -> Non
 
 
 async def mixed(scheduler: Scheduler) -> list[str]:
-    """A paused queue in which jobs of several priorities and ages stand side by side."""
+    """Makes a paused queue in which jobs of several priorities and ages are mixed."""
     await ages(scheduler)
     await scheduler.pause()
     for priority in (0, 0, 2, 1):

@@ -13,7 +13,7 @@ PATIENT = Limits(resources={"gpu": 1}, affinity_waits={"gpu": 100})
 
 
 def watched(scheduler: Scheduler) -> list[str]:
-    """The models of the runs, in the order of their starts."""
+    """Records the models of the runs, in the order of their starts."""
     started: list[str] = []
 
     @scheduler.job_type("infer", resources=["gpu"])

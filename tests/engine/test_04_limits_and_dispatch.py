@@ -455,7 +455,7 @@ async def test_one_starving_job_per_office_keeps_units_back_and_only_those_it_ne
             ]
         await asyncio.sleep(3000)
 
-        # The first in order holds the gpu; the second waits for its turn to do so, and the disk goes on being used.
+        # The first in order holds the gpu. The second waits for its turn on it, and the disk stays in use.
         assert (await states(scheduler, *small["gpu"])).count("COMPLETED") in (5, 6, 7)
         assert (await states(scheduler, *small["disk"])).count("COMPLETED") > 25
 
@@ -799,7 +799,9 @@ async def run_all(scheduler: Scheduler, wanted: list[NewJob]) -> None:
 async def a_large_job_among_small_ones(
     scheduler: Scheduler, office_id: str, small_office_id: str, priority: int = 9
 ) -> Job:
-    """One that needs both units; and forty that need one for 100 seconds, so that the two are never free together."""
+    """Submits a job that needs both units, and forty that need one for 100 seconds, so that both units are never free
+    together.
+    """
     for name in {office_id, small_office_id}:
         await scheduler.offices.create(name, max_concurrent_jobs=0)
     small = NewJob(job_type="work", params={"seconds": 100}, office_id=small_office_id, resources=["gpu"])
@@ -811,7 +813,7 @@ async def a_large_job_among_small_ones(
 
 
 async def submit_something(scheduler: Scheduler, chance: random.Random) -> None:
-    """A job of any office, role, type and need that there is in these tests."""
+    """Submits a job of any office, role, type and resources that these tests use."""
     job_type = chance.choice(("work", "work", "work", "fail"))
     await scheduler.submit(
         job_type,
@@ -826,7 +828,7 @@ async def submit_something(scheduler: Scheduler, chance: random.Random) -> None:
 
 
 async def do_something(scheduler: Scheduler, chance: random.Random) -> None:
-    """Anything that can be done to a queue; what comes too late is refused, and that is fine."""
+    """Makes any change to the queue. It ignores refusals of changes that come too late."""
     office_id = chance.choice(("o", "p", "q", "default"))
     queue = await scheduler.queue(office_id)
     job_id = chance.choice(queue).job_id if queue else "nothing"
@@ -862,18 +864,18 @@ async def do_something(scheduler: Scheduler, chance: random.Random) -> None:
 
 
 async def served(scheduler: Scheduler) -> str:
-    """The offices in the order in which their jobs were started."""
+    """Returns the offices in the order in which their jobs started."""
     return "".join(event.office_id or "" for event in await history(scheduler) if event.type == "job_started")
 
 
 def timers() -> list[asyncio.TimerHandle]:
-    """What the event loop would wake up for."""
+    """Returns the timers for which the event loop would wake up."""
     scheduled: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
     return [handle for handle in scheduled if not handle.cancelled()]
 
 
 def steps_of_a_hand_over(directory: Path, blocked: int, offices: int = 1) -> float:
-    """How many steps of SQLite's machine it takes to end one job and start the next, behind so many blocked ones."""
+    """Counts the steps of SQLite's machine that end one job and start the next, behind this many blocked jobs."""
     directory.mkdir()
     steps = 0
 

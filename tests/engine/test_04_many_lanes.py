@@ -16,14 +16,14 @@ from tests.support import counted_scheduler, running_scheduler
 
 @pytest.fixture(params=[1, 3, limits_and_slots.LANES_AT_ONCE])
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many lanes are read at once: with few, every search goes on behind the first ones."""
+    """Sets how many lanes one read returns: with few, every search must continue after the first ones."""
     monkeypatch.setattr(limits_and_slots, "LANES_AT_ONCE", request.param)
     monkeypatch.setattr(limits_and_slots, "MOST_IN_MEMORY", 4 * request.param)
     return int(request.param)
 
 
 def starts_of(scheduler: Scheduler) -> list[str]:
-    """The titles of jobs of the type `note`, in the order of their starts."""
+    """Returns the titles of jobs of the type `note`, in the order of their starts."""
     started: list[str] = []
 
     @scheduler.job_type("note")

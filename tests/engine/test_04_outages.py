@@ -80,7 +80,7 @@ async def test_of_several_that_could_run_at_once_one_tries(tmp_path: Path) -> No
         before = server.asked
 
         await asyncio.sleep(6.5)
-        await submit(scheduler, 1)  # While it tries, everything is looked at again.
+        await submit(scheduler, 1)  # During its attempt, every lane is checked again.
         await asyncio.sleep(1.5)
 
         assert (before, server.asked) == (5, 6)

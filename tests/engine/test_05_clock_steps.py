@@ -39,7 +39,7 @@ HOOK = "http://example.com/hook"
 
 @pytest.fixture(autouse=True)
 def as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The alarm looks at the clock once a minute."""
+    """Lets the alarm check the clock once a minute."""
     monkeypatch.setattr(LoopAlarm, "LONGEST_WAIT", SchedulerAlarm.LONGEST_WAIT)
 
 
@@ -234,7 +234,7 @@ async def test_a_job_that_others_go_past_starves_after_its_time(tmp_path: Path, 
 
 
 async def started_after(scheduler: Scheduler, job: Job) -> float:
-    """In monotonic time: it takes one second, and it was waited for."""
+    """Returns after how many monotonic seconds the job started; its run takes one second."""
     assert (await states(scheduler, job)) == ["COMPLETED"]
     return seconds() - 1
 
@@ -332,7 +332,7 @@ def broken(tx: Tx) -> None:
 
 
 def harmless(tx: Tx) -> None:
-    """Changes nothing."""
+    """A function that changes nothing."""
 
 
 async def test_steps_to_and_fro_leave_every_time_as_it_was(tmp_path: Path) -> None:

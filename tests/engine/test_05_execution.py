@@ -753,7 +753,7 @@ def raising(error: BaseException) -> Callable[[RunContext], None]:
 
 
 def flavoured(handler: Callable[..., Any], is_async: bool) -> Callable[..., Any]:
-    """The same handler, or an async one that does the same."""
+    """Returns the same handler, or an async one that does the same."""
 
     async def later(run: RunContext, **params: Any) -> Any:
         await asyncio.sleep(0)
@@ -765,7 +765,7 @@ def flavoured(handler: Callable[..., Any], is_async: bool) -> Callable[..., Any]
 def run_once(
     directory: Path, handler: Callable[..., Any], params: dict[str, Any] | None = None, *, is_async: bool = False
 ) -> Run:
-    """The run of one job with this handler, on virtual time; it is over within the hour and never retried."""
+    """Returns the run of one job with this handler, on virtual time. It ends within the hour and is never retried."""
     found: list[Run] = []
 
     async def main() -> None:
@@ -783,7 +783,7 @@ def run_once(
 
 @asynccontextmanager
 async def real_scheduler(directory: Path) -> AsyncIterator[Scheduler]:
-    """On real time, with real threads; nothing here takes long."""
+    """Runs a scheduler in real time with real threads; nothing here takes long."""
     scheduler = Scheduler(databases.url(directory), data=directory)
     register_handlers(scheduler)
     async with asyncio.timeout(30), scheduler:

@@ -23,7 +23,7 @@ HOOK = "http://example.com/hook"
 def register(scheduler: Scheduler) -> None:
     @scheduler.job_type("quiet")
     async def quiet(run: RunContext, active: list[float] = [], seconds: float = HOUR) -> None:  # noqa: B006
-        """Is active at these seconds, in turn by progress, log and output."""
+        """A handler that is active at these seconds, by progress, log and output in turn."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         for number, at in enumerate(active):

@@ -19,7 +19,7 @@ AT_ONCE = {"base_delay_seconds": 0}
 def steps(scheduler: Scheduler, seen: list[Any]) -> None:
     @scheduler.job_type("steps")
     async def go(run: Any, times: int = 2) -> Any:
-        """Leaves one step an attempt, and fails so many times."""
+        """A handler that makes one step per attempt, and fails this many times."""
         seen.append(run.last_checkpoint)
         done = (run.last_checkpoint or {"done": 0})["done"]
         await run.checkpoint({"done": done + 1})

@@ -455,7 +455,7 @@ def a_job(job_type: str, max_attempts: int = 3, **params: object) -> NewJob:
 
 
 async def submit_with_everything(scheduler: Scheduler) -> Job:
-    """A job on which every field that a caller may give has a value that is not the default."""
+    """Submits a job in which every field that a caller may set differs from its default."""
     before = await scheduler.submit("work", {"seconds": 0})
     await scheduler.wait(before.job_id)
     template = await scheduler.templates.create(name="template", job_type="fail")
@@ -510,7 +510,7 @@ def differences(one: Job, other: Job) -> set[str]:
 
 
 def gaps(chain: list[Job]) -> list[float]:
-    """The seconds between each failure and the start of its retry."""
+    """Returns the seconds between each failure and the start of its retry."""
     return [((after.started_at or 0) - (before.finished_at or 0)) / 1e6 for before, after in pairwise(chain)]
 
 

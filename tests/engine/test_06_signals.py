@@ -277,7 +277,7 @@ async def test_a_run_that_was_asked_to_park_is_parked_however_it_ends(tmp_path: 
             with pytest.raises(Conflict, match="only a running one can be parked"):
                 await scheduler.park(run.run_id, "go")
             last = (await scheduler.chain(job.job_id))[-1]
-            # The one whose signal came while it ran goes on at once: the answer was kept.
+            # The job whose signal came while it ran continues at once, because the answer was kept.
             assert last.status == ("RUNNING" if job_type == "late" else "WAITING")
             await scheduler.signal(job.job_id, "go")
             assert (await scheduler.wait(job.job_id)).job.status == "COMPLETED"

@@ -382,7 +382,7 @@ async def states_of(scheduler: Scheduler, status: str) -> list[str]:
 
 
 async def interfere(scheduler: Scheduler, what: Callable[[], Awaitable[Any]], at: int = 1, every: bool = False) -> None:
-    """Something happens just before the n-th step of the next bulk call writes, or before each of them."""
+    """Calls a function just before the n-th step of the next bulk call writes, or before each step."""
     steps = 0
     bulk_step = scheduler.bulk._step
 

@@ -91,7 +91,7 @@ async def test_finish_means_that_nothing_is_retried(tmp_path: Path) -> None:
         assert len(await scheduler.chain(job.job_id)) == 1
 
 
-# Running, told to stop.
+# Running, and has been told to stop.
 
 
 async def test_interrupt_tells_the_work_to_stop_and_cancels_the_job(tmp_path: Path) -> None:

@@ -365,7 +365,7 @@ def job(key: str | None, *others: str, scheduled: bool = False) -> NewJob:
 
 
 async def a_line(scheduler: Scheduler, length: int, **options: Any) -> list[Job]:
-    """Jobs that each wait for the one before; the first fails when it is started."""
+    """Makes jobs that each wait for the previous one; the first one fails when it starts."""
     soon = scheduler._clock.now().after(5)
     first = NewJob(job_type="fail", key="0", retry_policy=NO_RETRY, scheduled_for=soon)
     rest = [NewJob(job_type="work", key=str(n), depends_on=[str(n - 1)], **options) for n in range(1, length)]
@@ -373,7 +373,7 @@ async def a_line(scheduler: Scheduler, length: int, **options: Any) -> list[Job]
 
 
 async def lose(scheduler: Scheduler, job: Job, how: str) -> None:
-    """The job fails for good, or is cancelled; and time enough for all that follows."""
+    """Makes a job fail for good, or cancels it, and waits until all consequences are stored."""
     if how == "cancelled":
         await scheduler.cancel(job.job_id)
     await asyncio.sleep(100)

@@ -441,13 +441,13 @@ def flaky(times: int, max_attempts: int = 3) -> NewJob:
 
 
 def blocked() -> NewJob:
-    """Cannot start while the gate is shut."""
+    """Submits a job that cannot start while the gate is closed."""
     return NewJob(job_type="work", resources=["gate"])
 
 
 @asynccontextmanager
 async def gated_scheduler(directory: Path) -> AsyncIterator[Scheduler]:
-    """The resource `gate` is paused; and there is a handler that fails after a while."""
+    """Runs a scheduler in which the resource `gate` is paused, with a handler that fails after a while."""
     async with counted_scheduler(directory) as scheduler:
 
         @scheduler.job_type("slow_fail")
@@ -464,7 +464,7 @@ def counts(group: Group) -> tuple[str, int, int, int, int]:
 
 
 async def reasons(scheduler: Scheduler, jobs: list[Job]) -> set[str | None]:
-    """Why they were cancelled or skipped."""
+    """Returns why jobs were cancelled or skipped."""
     found: set[str | None] = set()
     for job in jobs:
         run = await scheduler.run_of(job.job_id)

@@ -460,7 +460,7 @@ async def test_an_occurrence_whose_group_is_refused_is_skipped_with_the_reason_a
 
         @scheduler.job_type("copy")
         async def copy(run: Any, source: str) -> None:
-            """Needs a parameter that neither the template nor the schedule has."""
+            """A handler with a parameter that neither the template nor the schedule has."""
 
         await scheduler.templates.change(schedule.template_id, jobs=[*GRAPH, {"job_type": "copy"}])
 

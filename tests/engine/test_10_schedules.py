@@ -29,13 +29,13 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
 def at(text: str) -> Instant:
-    """A time of 15 November 2026, or a whole date and time; in UTC."""
+    """Returns a time of 15 November 2026, or a whole date and time, in UTC."""
     whole = text if "-" in text else f"2026-11-15 {text}"
     return Instant.of(datetime.fromisoformat(whole).replace(tzinfo=UTC))
 
 
 async def new_schedule(scheduler: Scheduler, cron: str = "* * * * *", job: Any = None, **fields: Any) -> Schedule:
-    """A schedule with a template of its own."""
+    """Creates a schedule with a template of its own."""
     place = len((await scheduler.templates.list(limit=500)).items)
     name = f"template of {cron} {place}"
     office = {"office_id": fields["office_id"]} if fields.get("office_id") in ("research", "closing") else {}
@@ -53,7 +53,7 @@ async def new_schedule(scheduler: Scheduler, cron: str = "* * * * *", job: Any =
 
 
 async def ledger(scheduler: Scheduler, schedule: Schedule) -> list[Occurrence]:
-    """All of it, oldest first."""
+    """Returns all occurrences, the oldest first."""
     found: list[Occurrence] = []
     cursor: str | None = None
     while True:
@@ -65,7 +65,7 @@ async def ledger(scheduler: Scheduler, schedule: Schedule) -> list[Occurrence]:
 
 
 async def told(scheduler: Scheduler, schedule: Schedule) -> list[str]:
-    """The ledger in short: time and fate; of a span also its end and count."""
+    """Returns the occurrences in short: time and outcome; for a span also its end and count."""
     return [
         f"{one.instant.as_datetime():%H:%M}"
         + (f"-{one.until.as_datetime():%H:%M} {one.count}x" if one.until else "")
@@ -75,7 +75,7 @@ async def told(scheduler: Scheduler, schedule: Schedule) -> list[str]:
 
 
 async def passes(seconds: float) -> None:
-    """Time goes by, and what came in that time has been done."""
+    """Lets time pass, until everything that became due is done."""
     await asyncio.sleep(seconds)
     await testing.settled()
 
@@ -90,7 +90,7 @@ def with_downtime(
     seconds: float,
     after: Callable[[Scheduler, Schedule], Awaitable[None]],
 ) -> None:
-    """A scheduler that crashes, a while of nothing, and another one on the same database."""
+    """Runs a scheduler that crashes, waits, and runs another one on the same database."""
 
     async def main() -> None:
         first = new_scheduler(directory)
@@ -390,7 +390,7 @@ def test_a_late_minute_is_on_time(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def scheduler_and_clock(directory: Path) -> AsyncIterator[tuple[Scheduler, testing.VirtualClock]]:
-    """With an alarm that looks at the clock once a minute, as in production."""
+    """Runs a scheduler with an alarm that checks the clock once a minute, as in production."""
     clock = testing.VirtualClock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LoopAlarm, "LONGEST_WAIT", SchedulerAlarm.LONGEST_WAIT)
@@ -404,7 +404,7 @@ async def test_a_laptop_that_slept_over_an_occurrence_has_missed_it(tmp_path: Pa
         schedule = await new_schedule(scheduler, "0 9 * * *", catch_up=policy)
         await passes(10 * MINUTE)
 
-        # Asleep, the timers stand still and the clock goes on.
+        # While the machine sleeps, the timers stand still and the wall clock continues.
         clock.jump(3 * HOUR)
         await passes(HOUR)
 
@@ -998,7 +998,7 @@ async def a_year(directory: Path, steps: list[tuple[str, Any]]) -> None:
 
 
 async def accounted(scheduler: Scheduler, schedule: Schedule) -> list[Instant]:
-    """Every instant that the ledger covers, in order; of a span, those of the plan that was in force."""
+    """Yields every stored instant in order; of a span, those of the expression that applied at that time."""
     found: list[Instant] = []
     for one in await ledger(scheduler, schedule):
         if one.outcome == "fired":
@@ -1010,7 +1010,7 @@ async def accounted(scheduler: Scheduler, schedule: Schedule) -> list[Instant]:
 
 
 def inside(span: Occurrence) -> list[Instant]:
-    """By whichever of the plans has so many instants from the first to the last."""
+    """Returns the instants of a span by the expression that has that many instants from its first to its last."""
     assert span.until is not None
     for expression in PLAN_NAMES:
         for zone in ZONE_NAMES:
@@ -1048,7 +1048,7 @@ async def test_a_schedule_that_is_put_by_its_name_is_created_then_made_what_the_
         assert (is_new, is_new_again) == (True, False)
         assert again.schedule_id == made.schedule_id
         assert (again.priority, again.overlap, again.timezone) == (None, "allow", "Europe/Berlin")
-        # Who has disabled it decides when it goes on, not who deploys it anew.
+        # The user who disabled it decides when it continues, not a new deployment.
         assert (again.enabled, again.next_trigger_at) == (False, None)
         with pytest.raises(Invalid, match="template_id"):
             await scheduler.schedules.put("nightly", "nobody", cron_expression="0 6 * * *")

@@ -741,7 +741,7 @@ def damage(directory: Path, caller: str) -> None:
 
 
 def watch_starts(scheduler: Scheduler) -> list[str]:
-    """The ids of what is started, in order, as it happens."""
+    """Records the ids of started work, in order."""
     order: list[str] = []
     runner = scheduler._runner
     assert runner is not None
@@ -759,7 +759,7 @@ def watch_starts(scheduler: Scheduler) -> list[str]:
 
 
 def rows(directory: Path) -> list[Any]:
-    """The queued jobs as they are stored, every column, in the order of the queue."""
+    """Returns the queued jobs as they are stored, every column, in the order of the queue."""
     order = "priority desc, position, created_at, job_id"
     sql = f"select * from jobs where stage = 'QUEUED' and retry_of is null order by {order}"
     found: list[Any] = database(directory).execute(sql).fetchall()

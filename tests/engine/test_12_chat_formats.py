@@ -25,7 +25,9 @@ NASTY = "<!channel> *bold* @everyone & <b>"
 
 
 def check_slack(url: str, body: dict[str, Any]) -> str:
-    """What https://api.slack.com/messaging/webhooks says: `text` is required, and no unknown field is sent here."""
+    """Checks the rules of https://api.slack.com/messaging/webhooks: `text` is required, and no unknown field is
+    sent.
+    """
     assert url == URLS["slack"]
     assert body.keys() <= {"text", "blocks", "unfurl_links"}
     text: str = body["text"]
@@ -44,7 +46,9 @@ def check_discord(url: str, body: dict[str, Any]) -> str:
 
 
 def check_ntfy(url: str, body: dict[str, Any]) -> str:
-    """https://docs.ntfy.sh/publish/#publish-as-json: to the root, with the topic in the body."""
+    """Checks the rules of https://docs.ntfy.sh/publish/#publish-as-json: sent to the root, with the topic in the
+    body.
+    """
     assert urlsplit(url).path == "/"
     assert body["topic"] == "my-topic"
     assert body["priority"] in range(1, 6)

@@ -53,7 +53,7 @@ async def delivered(scheduler: Scheduler, **wanted: Any) -> list[Delivery]:
 
 
 async def tell(scheduler: Scheduler, box: Timed, url: str = HOOK, count: int = 1) -> None:
-    """So many runs end at once, each with a webhook of its own; the times count from then on."""
+    """Ends this many runs at once, each with a webhook of its own. Times count from then on."""
     await scheduler.offices.change("default", max_concurrent_jobs=0)
     await scheduler.submit_many([NewJob(job_type="skip", webhook={"url": url}) for _ in range(count)])
     await testing.settled()
@@ -405,7 +405,7 @@ async def test_one_url_that_hangs_does_not_speak_for_another_of_the_same_server(
         hangs, works = "http://example.com/hangs", "http://example.com/works"
         box.seconds[hangs] = 1000
         await tell(scheduler, box, hangs, count=20)
-        # By then it is taken for dead; the next attempt is for the one that hangs, and the others are due as well.
+        # By then it counts as dead. The next attempt is for the URL that hangs, and the others are due as well.
         await asyncio.sleep(44)
         await tell(scheduler, box, hangs)
         await asyncio.sleep(1)

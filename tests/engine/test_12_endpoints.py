@@ -32,7 +32,7 @@ QUICK = WebhookSettings(timeout_seconds=0.4)
 async def scheduler_on_sockets(
     directory: Path, settings: WebhookSettings = QUICK
 ) -> AsyncIterator[tuple[Scheduler, MovedClock]]:
-    """A scheduler in real time, whose clock can be moved."""
+    """Runs a scheduler in real time whose clock can be moved."""
     clock = MovedClock()
     scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", clock=clock, webhooks=settings, synchronous="NORMAL")
     register_handlers(scheduler)
@@ -46,7 +46,7 @@ async def tell(scheduler: Scheduler, url: str, count: int = 1) -> list[Job]:
 
 
 async def attempted(scheduler: Scheduler, attempts: int = 1) -> Delivery:
-    """The only delivery, once it has been tried so often."""
+    """Waits until the only delivery has been tried this often, and returns it."""
     async with asyncio.timeout(20):
         while True:
             found = (await scheduler.webhooks.deliveries()).items
@@ -56,7 +56,7 @@ async def attempted(scheduler: Scheduler, attempts: int = 1) -> Delivery:
 
 
 def first_attempt(directory: Path, respond: Any, tls: ssl.SSLContext | None = None, **other: Any) -> Delivery:
-    """What a delivery is after its first attempt at an endpoint that behaves like that."""
+    """Returns the delivery after its first attempt at an endpoint with this behaviour."""
     found: list[Delivery] = []
 
     async def main() -> None:
@@ -262,7 +262,7 @@ def test_an_endpoint_that_does_not_speak_tls_is_refused(tmp_path: Path) -> None:
 
 
 def resolves(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """Names that end in `.test` resolve to these, one answer after the other; who was asked for."""
+    """Lets names that end in `.test` resolve to these addresses, one answer after the other. Records the names."""
     asked: list[str] = []
     really = socket.getaddrinfo
 

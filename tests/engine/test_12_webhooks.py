@@ -1,4 +1,4 @@
-"""Spec 12: who is told of what, in which words, signed with which secret; stored with what it tells (DEC-009)."""
+"""Spec 12: who receives which events, in which words, signed with which secret; stored with their event (DEC-009)."""
 
 import asyncio
 import logging
@@ -55,7 +55,7 @@ def box() -> Mailbox:
     return Mailbox()
 
 
-# What is told.
+# The content of messages.
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ async def test_a_direct_request_that_died_with_its_scheduler_is_told_by_the_next
     assert told(box) == ["direct.failed"]
 
 
-# Who is told.
+# The receivers of messages.
 
 
 async def test_a_job_s_own_webhook_hears_the_events_it_names_and_else_the_ends_of_runs(

@@ -233,7 +233,9 @@ EVENT_OF = {
 
 
 def changes(directory: Path) -> list[tuple[int, str, str]]:
-    """(number of the last event before, job, status); the start of a run that a group skips is no change of its own."""
+    """Returns (number of the last event before, job, status) of each change. The start of a run that a group skips is
+    not a change of its own.
+    """
     connection = database(directory)
     rows: list[tuple[int, str, str]] = connection.execute(
         "select after_seq, job_id, status from changes_seen where is_skipped = 0 order by number"
@@ -243,7 +245,7 @@ def changes(directory: Path) -> list[tuple[int, str, str]]:
 
 
 def told_by_transaction(events: list[Event], changes: list[tuple[int, str, str]]) -> list[tuple[int, Any, Any]]:
-    """Transactions whose events are not those of their changes."""
+    """Finds transactions whose events do not match their changes."""
     begins = sorted({seq for seq, _, _ in changes})
     wrong = []
     for begin, end in zip(begins, [*begins[1:], 1 << 60], strict=True):
@@ -322,7 +324,7 @@ def life_of(events: list[Event], job_id: str) -> str:
 
 
 async def followed(scheduler: Scheduler, after: int, jobs: int) -> list[Event]:
-    """What is read from a number on until so many jobs have completed."""
+    """Reads events from a number on, until this many jobs have completed."""
     done = Counter[str]()
 
     def is_last(event: Event) -> bool:

@@ -431,7 +431,9 @@ UNDECIDED = """
 
 
 def after_crash(directory: Path, *arrange: Callable[..., Any]) -> Any:
-    """What the last of these returned: those that take a scheduler get one, which then crashes."""
+    """Calls these functions and returns the last result. Functions that take a scheduler get one, which then
+    crashes.
+    """
     found: list[Any] = []
 
     async def body() -> None:
@@ -445,7 +447,7 @@ def after_crash(directory: Path, *arrange: Callable[..., Any]) -> Any:
 
 
 def recovered(directory: Path, check: Callable[[Scheduler], Awaitable[None]], seed: int = 1) -> None:
-    """Starts the next life and looks at it; in the end the counters are right."""
+    """Starts the next life and checks it; at the end the counters must be right."""
 
     async def body() -> None:
         async with new_scheduler(directory, seed=seed) as scheduler:
@@ -465,7 +467,7 @@ async def start_many(scheduler: Scheduler, count: int) -> None:
 
 
 async def start_and_queue(scheduler: Scheduler, count: int) -> None:
-    """Three run; the others wait for their turn."""
+    """Starts three jobs; the others wait for their turn."""
     await scheduler.offices.change("default", max_concurrent_jobs=3)
     await scheduler.submit_many([NewJob(job_type="stubborn")] * (3 + count))
 
@@ -494,7 +496,7 @@ async def none_left(scheduler: Scheduler) -> None:
 
 
 def break_at(scheduler: Scheduler, number: int) -> None:
-    """Recovery's n-th transaction does all its work, and fails before its commit; once."""
+    """Makes recovery's n-th transaction do all its work and then fail before its commit, once."""
     left = [number]
 
     def breaking(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -526,7 +528,9 @@ async def killed_after(directory: Path, steps: int) -> int:
 
 
 def assert_lost_once(directory: Path, count: int) -> None:
-    """Each of the first jobs was lost once and has one retry; none was lost twice or forgotten."""
+    """Checks that each of the first jobs was lost once and has one retry, and that no job was lost twice or
+    forgotten.
+    """
     first = rows(directory, "select job_id from jobs where retry_of is null and outcome = 'FAILED'")
     retries = rows(
         directory, "select retry_of from jobs where retry_of in (select job_id from jobs where retry_of is null)"
@@ -688,7 +692,7 @@ _seeds = itertools.count(100)
 
 
 def life(directory: Path, work: Callable[[Scheduler], Awaitable[Any]], *, is_killed: bool = True) -> Any:
-    """What a life of the scheduler returned, which then dies."""
+    """Runs a function in one life of a scheduler, which then dies. Returns its result."""
     found: list[Any] = []
 
     async def body() -> None:

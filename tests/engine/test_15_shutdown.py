@@ -404,7 +404,7 @@ PROGRAM = """
 
 
 def prepare(directory: Path, job_type: str = "patient") -> list[str]:
-    """Two jobs in the queue of a scheduler that does not run yet."""
+    """Stores two jobs in the queue of a scheduler that does not run yet."""
 
     async def body() -> list[str]:
         scheduler = Scheduler(databases.url(directory), data=directory)
@@ -425,7 +425,7 @@ def prepare(directory: Path, job_type: str = "patient") -> list[str]:
 
 @contextmanager
 def process(directory: Path, **environment: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A scheduler in a process of its own, until the end of the block."""
+    """Runs a scheduler in a process of its own inside this context."""
     arguments = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(directory), databases.url(directory)]
     variables = os.environ | {name: str(value) for name, value in environment.items()}
     with (directory / "output").open("wb") as file:
@@ -457,7 +457,7 @@ def rows(directory: Path, sql: str, *values: str) -> list[Any]:
 
 
 def stored_states(directory: Path) -> dict[str, str]:
-    """What is in the file, by job."""
+    """Returns what the file contains, by job."""
     return dict(rows(directory, "select job_id, coalesce(outcome, stage) from jobs"))
 
 

@@ -12,7 +12,7 @@ from tests.support import counted_scheduler, database, history, named, running_s
 
 
 def stored(directory: Path) -> list[Any]:
-    """Everything that a submission would add to."""
+    """Returns everything that a submission would change."""
     connection = database(directory)
     tables = ("jobs", "events", "audit", "idempotency_keys", "lanes", "limits")
     found = [connection.execute(f"select count(*) from {table}").fetchall() for table in tables]

@@ -236,7 +236,7 @@ def test_whatever_is_queued_starts_when_it_was_foreseen(
 
 
 def workload(work: list[Any], now: Instant) -> list[NewJob]:
-    """The drawn jobs; a prerequisite is an earlier job of the same office."""
+    """Submits the drawn jobs; a prerequisite is an earlier job of the same office."""
     made: list[NewJob] = []
     for number, drawn in enumerate(work):
         options = dict(drawn)
@@ -520,7 +520,7 @@ async def deaf(run: Any) -> None:
 
 @asynccontextmanager
 async def scheduler_with_past(directory: Path, **options: Any) -> AsyncIterator[Scheduler]:
-    """A scheduler that has seen each of the timed types once."""
+    """Runs a scheduler that has one past run of each of the timed types."""
     async with timed_scheduler(directory, **options) as scheduler:
         for name in LENGTHS:
             await scheduler.wait((await scheduler.submit(name)).job_id)
@@ -533,7 +533,7 @@ async def run_each(scheduler: Scheduler, lengths: list[int]) -> None:
 
 
 async def assert_comes_true(scheduler: Scheduler, jobs: list[Job]) -> Forecast:
-    """What is foreseen now for these jobs is what then happens, to the millisecond."""
+    """Checks that the current forecast for these jobs comes true, to the millisecond."""
     made: dict[str, Forecast] = {job.office_id: await scheduler.forecast.queue(job.office_id) for job in jobs}
     waiting = {job.job_id for job in jobs if not (await scheduler.job(job.job_id)).has_ended}
     await asyncio.sleep(100_000)

@@ -395,7 +395,7 @@ async def submitted(scheduler: Scheduler, jobs: int) -> Job:
 
 
 async def cost(directory: Path, scheduler: Scheduler, job: Job) -> int:
-    """What it takes to explain this job, in steps of the database."""
+    """Returns the database steps that explaining this job takes."""
     steps = Steps()
 
     def explain(tx: Any) -> Any:
@@ -526,5 +526,5 @@ def takes(seconds: float) -> Callable[..., Awaitable[None]]:
 
 
 async def known(scheduler: Scheduler, seconds: float) -> None:
-    """From now on one past run of the type is known."""
+    """Makes one past run of the type known."""
     await scheduler.wait((await scheduler.submit("work", {"seconds": seconds})).job_id)

@@ -40,7 +40,7 @@ async def exists(scheduler: Scheduler, job_id: str) -> bool:
 
 
 async def purge(scheduler: Scheduler, keep: Keep = ALL) -> Any:
-    """Once, by hand; from then on all is kept again."""
+    """Purges once, by request; afterwards everything is kept again."""
     scheduler.retention.keep = keep
     try:
         return await scheduler.retention.purge()
@@ -281,7 +281,7 @@ async def test_a_crash_in_a_purge_leaves_whole_chains(tmp_path: Path) -> None:
 
 
 async def lanes_of(scheduler: Scheduler) -> tuple[int, int]:
-    """How many lanes there are, and how many limits of roles."""
+    """Returns the number of lanes, and of limits of roles."""
 
     def count(tx: Tx) -> tuple[int, int]:
         of_roles = [one for one in lanes.all_limits(tx) if one.limit_key.startswith("role:")]
@@ -363,4 +363,4 @@ def log_files(folder: Path) -> set[Path]:
 
 
 async def _nothing(run: Any) -> None:
-    """Done at once."""
+    """Does nothing and returns at once."""

@@ -40,7 +40,7 @@ class Stored(NamedTuple):
 
     @property
     def left_at(self) -> int | None:
-        """When it left the queue."""
+        """Returns when a job left the queue."""
         return self.started_at or self.finished_at
 
 

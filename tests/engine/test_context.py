@@ -88,7 +88,7 @@ def _caller(scheduler: Scheduler, name: str) -> Services:
 
 
 async def _ask(caller: Services) -> dict[str, Any]:
-    """One of everything that says who made it, all at once; what was made before is found again."""
+    """Makes one of everything that stores who made it, all at once. Finds again what was made before."""
     name = caller.context.asked_by or ""
     kinds: list[Awaitable[tuple[str, str | None]]] = [
         _once(_key(caller, name), caller),
@@ -144,6 +144,6 @@ async def _group(caller: Services, name: str) -> tuple[str, str | None]:
 
 
 def _names_in(details: Any) -> set[str]:
-    """The names that the entry of a setting has: of the thing, and of who made it."""
+    """Returns the names in the audit entry of a setting: of the thing, and of who changed it."""
     after = (details or {}).get("after") or {}
     return {after[field] for field in ("name", "created_by") if after.get(field) is not None}

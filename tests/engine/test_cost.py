@@ -91,13 +91,15 @@ async def test_an_idle_scheduler_does_nothing_at_all(tmp_path: Path) -> None:
 
 
 def in_order(seen: list[list[str]]) -> list[list[str]]:
-    """As they came; on PostgreSQL some are asked ahead, so there it only matters which they are."""
+    """Returns the statements of each transaction for a comparison. On PostgreSQL some are prefetched, so their order
+    does not count there.
+    """
     return seen if databases.kind() == "sqlite" else [sorted(names) for names in seen]
 
 
 @contextmanager
 def transactions() -> Iterator[list[list[str]]]:
-    """The names of the statements of every transaction, in order."""
+    """Returns the names of the statements of every transaction, in order."""
     seen: list[list[str]] = []
 
     module, name = (sqlite_store, "SqliteTx") if databases.kind() == "sqlite" else (postgres_store, "PostgresTx")

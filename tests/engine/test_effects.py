@@ -27,7 +27,7 @@ async def test_every_effect_has_the_component_that_carries_it_out(tmp_path: Path
 
 
 def declared_effects() -> list[type]:
-    """Every named tuple of `engine/effects.py`, but for what a launch is about."""
+    """Yields every named tuple of `engine/effects.py`, except the parts of a launch."""
     found = [kind for kind in vars(effects).values() if isinstance(kind, type) and hasattr(kind, "_fields")]
     return [kind for kind in found if kind.__module__ == effects.__name__ and kind is not effects.Claim]
 

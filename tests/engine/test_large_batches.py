@@ -73,5 +73,5 @@ async def test_a_row_that_the_database_refuses_takes_those_before_it_along(tmp_p
 
 
 def _kind(job: Job) -> Job:
-    """The job without what makes it this one."""
+    """Returns a job without the fields that identify it."""
     return job._replace(job_id="", chain_id="", position=0)

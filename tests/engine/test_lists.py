@@ -155,7 +155,7 @@ TITLES = ["Alpha", "alpha 50%", "BETA_x", "a!b", "Ünïcode", "it's", None]
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> tuple[SqliteTx, list[Job]]:
-    """A database with jobs of every kind and in every status, and those jobs."""
+    """Makes a database with jobs of every kind and status. Yields it with those jobs."""
     directory = tmp_path_factory.mktemp("zoo")
 
     async def main() -> None:
@@ -168,7 +168,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> tuple[SqliteTx, list[Job]]:
 
 
 async def populate(scheduler: Scheduler) -> None:
-    """Jobs of every kind and in every status."""
+    """Makes jobs of every kind and status."""
     await scheduler.offices.create("o")
     await scheduler.offices.change("default", max_concurrent_jobs=2)
     template = await scheduler.templates.create(name="t", job_type="work")
@@ -241,7 +241,7 @@ def wanted(every: Sequence[Job]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def is_wanted(job: Job, said: dict[str, Any]) -> bool:
-    """The rule, said once more and plainly."""
+    """Returns whether a filter matches: the rule again, in plain code."""
     for name in ("status", "job_type", "office_id", "role", "task_id", "template_id", "schedule_id",
                  "group_id", "retry_of"):  # fmt: skip
         if said.get(name) and getattr(job, name) not in said[name]:
@@ -292,7 +292,7 @@ async def test_both_databases_find_the_same(tmp_path: Path) -> None:
 
 
 def some_filter(chance: random.Random, every: Sequence[Job]) -> dict[str, Any]:
-    """A few of a job's own values, so that something is found; and some that others have."""
+    """Draws a filter from a few values of a job, so that it matches something, and from some values of others."""
     job, other = chance.choice(every), chance.choice(every)
     names = chance.sample([*JobFilter.LABELS, "status"], chance.randint(0, 3))
     said: dict[str, Any] = {
@@ -390,7 +390,7 @@ def test_a_search_looks_at_a_bounded_number_of_jobs_at_a_time(tmp_path: Path, mo
 
 
 def history_of(directory: Path, jobs: int) -> tuple[SqliteTx, Steps]:
-    """A database whose office has had so many jobs, all of them completed; each call adds to it."""
+    """Makes a database whose office has this many jobs, all of them completed; each call adds to it."""
     if not (directory / "nextslot.db").exists():
         testing.run(one_job(directory))
     connection = database(directory)
@@ -425,7 +425,7 @@ _COPIES = """
 
 
 def costs(tx: SqliteTx, steps: Steps, filter: JobFilter, limit: int) -> list[int]:
-    """What each page of a whole walk costs."""
+    """Returns the cost of each page of a whole list."""
     each = []
     before = steps.taken
     for _ in parts(tx, filter, limit):
@@ -739,7 +739,7 @@ async def some_jobs(scheduler: Scheduler, count: int, params: dict[str, Any] | N
 async def walk(
     scheduler: Scheduler, limit: int = 500, meanwhile: Any = None, filter: JobFilter | None = None
 ) -> list[str]:
-    """The ids of a whole list of jobs, with something happening between the pages."""
+    """Reads the ids of a whole list of jobs, and makes changes between its pages."""
     seen: list[str] = []
     page: Page[Listed] = await scheduler.lists.jobs(filter, limit=limit)
     seen += [one.job.job_id for one in page.items]
@@ -756,7 +756,7 @@ def numbered(chain: Sequence[str]) -> dict[str, int]:
 
 
 async def whole(list_: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Every item of a list, two at a time."""
+    """Returns every item of a list, read two at a time."""
     items: list[Any] = []
     cursor = None
     while True:

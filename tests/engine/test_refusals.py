@@ -40,7 +40,7 @@ def cycle(scheduler: Scheduler, facts: Facts) -> Awaitable[Any]:
 
 
 async def defect(scheduler: Scheduler, facts: Facts) -> None:
-    """A work that changes something and then raises what is no refusal at all."""
+    """A work that changes something and then raises an error that is no refusal."""
 
     def touch_and_break(tx: Tx) -> None:
         scheduler._runtime.queue.rename(tx, facts.queued, "another title")
@@ -50,13 +50,13 @@ async def defect(scheduler: Scheduler, facts: Facts) -> None:
 
 
 async def broken_rule(scheduler: Scheduler, facts: Facts) -> None:
-    """A change that only the rules of the database refuse: a job that starts without a run (spec 2.10)."""
+    """A work whose change only the rules of the database refuse: a job that starts without a run (spec 2.10)."""
     now = scheduler._clock.now()
     await scheduler._access.write(lambda tx: jobs.start(tx, facts.queued, "nowhere/slot-1", now))
 
 
 async def broken_reference(scheduler: Scheduler, facts: Facts) -> None:
-    """What only the commit itself finds."""
+    """A work whose error only the commit finds."""
     await scheduler._access.write(lambda tx: tx.execute("maintenance.begin", reason="forgotten"))
 
 
@@ -135,7 +135,7 @@ async def test_the_same_of_all_of_them_together_on_the_threads_of_a_server(
 
 
 async def meet(scheduler: Scheduler, refusals: Sequence[str]) -> None:
-    """Polite and refused requests take turns, all at once."""
+    """Sends valid and refused requests in turn, all at once."""
     facts = await prepared(scheduler)
     alone = [await answer(REFUSALS[one](scheduler, facts)) for one in refusals]
 
@@ -158,7 +158,7 @@ async def meet(scheduler: Scheduler, refusals: Sequence[str]) -> None:
 
 
 def polite(scheduler: Scheduler) -> list[Awaitable[Any]]:
-    """Single jobs, and a batch whose first job has dependents."""
+    """Submits single jobs, and a batch whose first job has dependents."""
     batch = [work(key="first"), *(work(depends_on=["first"]) for _ in range(3))]
     wide = work(office_id="web")
     return [
@@ -169,7 +169,7 @@ def polite(scheduler: Scheduler) -> list[Awaitable[Any]]:
 
 
 async def prepared(scheduler: Scheduler) -> Facts:
-    """Two offices, one of them with room for many, and jobs in every status."""
+    """Makes two offices, one of them with room for many jobs, and jobs in every status."""
     await scheduler.offices.create("web", max_concurrent_jobs=0)
     await scheduler.templates.create(name="nightly", job_type="work")
     await scheduler.submit_many([work()], "taken")
@@ -191,7 +191,7 @@ async def answer(request: Awaitable[Any]) -> Any:
 
 
 def said(error: object) -> tuple[type, str]:
-    """But for how long it took."""
+    """Returns the message without the duration in it."""
     return type(error), re.sub(r"[\d.]+ seconds", "a while", str(error))
 
 

@@ -17,7 +17,7 @@ Hook = Callable[[], Awaitable[Any]]
 
 
 class Between:
-    """Runs a hook once, after the store has answered and before the one who asked goes on."""
+    """Runs a hook once, after the store has answered and before the caller continues."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._store: Any = scheduler._access.store
@@ -27,7 +27,9 @@ class Between:
             setattr(self._store, verb, self._watched(verb, getattr(self._store, verb)))
 
     def after(self, verb: str, asker: str, hook: Hook) -> None:
-        """The next time that a function of this name (a pattern of its qualified name) reads or writes."""
+        """Sets the hook for the next time that a function of this name (a pattern of its qualified name) reads or
+        writes.
+        """
         self._hooks[verb] = (re.compile(asker), hook)
 
     def _watched(self, verb: str, call: Any) -> Any:

@@ -496,7 +496,7 @@ def test_elsewhere_than_on_linux_a_command_is_refused(monkeypatch: pytest.Monkey
 
 @asynccontextmanager
 async def command_scheduler(directory: Path, argv: list[str], **options: Any) -> AsyncIterator[Scheduler]:
-    """A scheduler in real time that has the command as its type `tested`."""
+    """Runs a scheduler in real time that has the command as its type `tested`."""
     guardians = Guardians()
     scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", synchronous="NORMAL")
     one = command_type({"command": argv, **options}, directory)

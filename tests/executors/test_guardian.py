@@ -188,7 +188,7 @@ async def test_a_guardian_whose_socket_was_full_hears_of_the_stop_later(tmp_path
 async def test_fifty_processes_that_keep_forking_are_ended_whole(
     tmp_path: Path, witness: "Witness", cgroup: str, how: str
 ) -> None:
-    # Without a cgroup and a guardian there are only looks at /proc, each of which takes some hundredths of a second.
+    # Without a cgroup and a guardian there are only scans of /proc, each of which takes some hundredths of a second.
     pause = 0.01 if cgroup or how != "all killed" else 0.5
     bomb = f"""
 import os, time

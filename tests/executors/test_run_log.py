@@ -354,7 +354,7 @@ def whole(paths: LogPaths) -> bytes:
 
 
 def assert_is_capped(shown: bytes, written: bytes, cap: int, least: int | None = None) -> None:
-    """Asserts that the log has the beginning and the end of the writes, and between them the right number."""
+    """Checks that the log has the beginning and the end of the writes, and the right number between them."""
     found = re.search(rb"\n\xe2\x80\xa6 ([0-9,]+) bytes cut here \xe2\x80\xa6\n", shown)
     assert found is not None
     missing = int(found[1].replace(b",", b""))

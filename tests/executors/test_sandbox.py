@@ -29,7 +29,7 @@ IS_ROOT = os.geteuid() == 0
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A directory whose programs anybody may read, as a project's would be, and of which nothing runs at the end."""
+    """Makes a directory whose programs every user may read, as in a project. Nothing may run from it at the end."""
     if shutil.which("bwrap") is None:
         if os.environ.get("CI") == "true":
             pytest.fail("there is no bubblewrap: apt-get install bubblewrap")
@@ -312,7 +312,7 @@ def own_user() -> str | None:
 
 @asynccontextmanager
 async def sandboxed(directory: Path, argv: list[str], **options: Any) -> AsyncIterator[Scheduler]:
-    """A scheduler in real time whose job type `tested` is this command in a sandbox."""
+    """Runs a scheduler in real time whose job type `tested` is this command in a sandbox."""
     settings = {name: options.pop(name) for name in list(options) if name in Sandbox.__dataclass_fields__}
     table = {name: value for name, value in settings.items() if value is not None}
     scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", synchronous="NORMAL")

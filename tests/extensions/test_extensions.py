@@ -68,7 +68,7 @@ def test_without_the_directories_of_all_extensions_the_sample_of_the_cores_tests
 
 
 def copy_without(directory: Path, gone: Sequence[str]) -> Path:
-    """The package without these extensions; what imports `nextslot` from there is checked to do so."""
+    """Copies the package without these extensions; checks that an import of `nextslot` from there uses the copy."""
     package = directory / "package"
     shutil.copytree(SOURCE, package / "nextslot", ignore=shutil.ignore_patterns("__pycache__"))
     for name in gone:
@@ -82,7 +82,7 @@ def copy_without(directory: Path, gone: Sequence[str]) -> Path:
 
 @contextmanager
 def served(directory: Path, configuration: str, package: Path, **variables: str) -> Iterator[httpx2.Client]:
-    """A real server from the package in this directory."""
+    """Runs a real server from the package in this directory."""
     data = directory / "data"
     data.mkdir()
     (data / "nextslot.toml").write_text(configuration)

@@ -13,7 +13,9 @@ WANTED = os.environ.get("NEXTSLOT_FUZZ")
 
 
 def fuzzed(examples: int) -> settings:
-    """So many examples, always the same; more of them, and others each time, if NEXTSLOT_FUZZ says how many."""
+    """Runs a test with a number of examples, always the same ones. If NEXTSLOT_FUZZ is set, it runs that many, and
+    different ones each time.
+    """
     return settings(
         max_examples=int(WANTED) if WANTED else examples * (4 if IS_ALL else 1),
         derandomize=WANTED is None,

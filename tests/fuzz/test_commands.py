@@ -1,4 +1,4 @@
-"""Commands with hostile words: an exit code and a sentence, never a traceback, and a server that goes on."""
+"""Commands with hostile arguments: an exit code and a sentence, never a traceback, and a server that still works."""
 
 import os
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def test_a_command_with_hostile_words_says_what_is_wrong_and_shows_no_traceback(
 
 
 def drawn(command: Any, data: st.DataObject) -> list[str]:
-    """Words for the arguments of a command, and for some of its options."""
+    """Draws words for the arguments of a command, and for some of its options."""
     options: list[str] = []
     arguments: list[str] = []
     for one in command.params:

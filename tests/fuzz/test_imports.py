@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sqlite_only("tests/store/test_move.py imports into both
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A database with one of everything, as a file."""
+    """Exports a database with one of everything to a file."""
     directory = tmp_path_factory.mktemp("source")
     everything.make(directory)
     export_to(load(directory, environment={}), directory / "all.jsonl")
@@ -28,7 +28,9 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def slipped(export: bytes, chance: random.Random) -> bytes:
-    """The file with a slip: a byte, a cut, a line too many, too few or in the wrong place, another value in a row."""
+    """Draws a changed file: with another byte, cut, with a line too many, too few or in the wrong place, or another
+    value in a row.
+    """
     lines = export.splitlines(keepends=True)
     at = chance.randrange(len(lines))
     kind = chance.randrange(6)

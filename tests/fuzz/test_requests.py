@@ -45,14 +45,14 @@ def fields_of(operation: dict[str, Any]) -> list[str]:
 
 WRITES = operations("post", "put", "patch", "delete")
 READS = operations("get")
-# Fields that are right often enough for the others to be looked at.
+# Fields that are valid often enough for the checks of the others to run.
 RIGHT: dict[str, Any] = {"job_type": "echo", "template_id": "none", "cron_expression": "0 0 * * *", "name": "a name",
                          "url": "http://example.com/", "jobs": [{"job_type": "echo"}]}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    """Its queue stands still, so that only requests change anything."""
+    """Runs a server whose queue is paused, so that only requests change anything."""
     with ServerThread(tmp_path_factory.mktemp("fuzzed")) as running:
         _, running.key = running.run(running.server.scheduler.keys.create("fuzzer", ["admin"]))
         running.run(running.server.scheduler.pause())
@@ -66,7 +66,7 @@ def client(server: ServerThread) -> Iterator[httpx2.Client]:
 
 
 def address(path: str, ids: str) -> str:
-    """A path with this text for each of its parameters."""
+    """Returns a path with this text for each of its parameters."""
     while "{" in path:
         path = path[: path.index("{")] + _quoted(ids) + path[path.index("}") + 1 :]
     return path

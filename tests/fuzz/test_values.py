@@ -79,7 +79,9 @@ def encoded(text: str) -> bytes:
 
 
 def toml(path: tuple[str, ...], value: Any) -> str:
-    """One setting. JSON of scalars and lists is TOML; of None it is not, and so a mistake more."""
+    """Returns one setting as TOML. Scalars and lists of JSON are valid TOML; None is not, and so is one more
+    mistake.
+    """
     return f"{'.'.join(json.dumps(part) for part in path)} = {json.dumps(value)}\n"
 
 

@@ -166,7 +166,7 @@ def test_a_node_whose_sidecar_is_killed_renews_alone(database: str, tmp_path: Pa
 
 
 def submit(database: str, directory: Path, *jobs: tuple[str, dict[str, Any]]) -> list[str]:
-    """By a third node, which runs nothing: the ids of the jobs, which all run by then."""
+    """Submits jobs through a third node, which runs nothing. Returns their ids when all of them run."""
 
     async def main() -> list[str]:
         scheduler = Scheduler(database, node="asks", data=directory / "asks", limits=Limits(running=0))

@@ -26,7 +26,7 @@ TIMES = """
 
 
 def stored_times(address: str) -> list[tuple[str, float]]:
-    """Every stored time, in seconds from the server's clock."""
+    """Returns every stored time, in seconds from the server's clock."""
     with psycopg.connect(address) as connection:
         now = connection.execute("select (extract(epoch from clock_timestamp()) * 1000000)::bigint").fetchone()
         assert now is not None
@@ -68,7 +68,7 @@ async def test_the_first_node_of_a_database_makes_it_by_the_servers_clock(
 
 
 def set_machine(monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
-    """The wall clock of this machine, and of no other."""
+    """Sets the wall clock of this machine only."""
 
     class Machine:
         def __getattr__(self, name: str) -> Any:
@@ -119,7 +119,7 @@ async def followed(scheduler: Scheduler, address: str, before: tuple[int, int], 
 
 
 def due_times(address: str) -> tuple[int, int]:
-    """When the time of what runs is up, and when the retry that nobody has yet is due."""
+    """Returns when the running work times out, and when the retry that no node has taken yet is due."""
     with psycopg.connect(address) as connection:
         row = connection.execute(
             "select (select timeout_at from runs where status is null), "

@@ -331,14 +331,14 @@ async def test_when_the_leader_goes_another_fires_what_is_due(database: str, tmp
     async with running(b):
         async with running(a):
             await a.submit("work", scheduled_for=a._clock.now().after(3).as_datetime())
-        # `a` came second and never led, or went: whoever is left sees to it.
+        # `a` came second and never led, or has left: the remaining node does the work.
         job = (await b.queue())[0]
 
         assert (await asyncio.wait_for(b.wait(job.job_id), 20)).status == "COMPLETED"
 
 
 def stand_still(scheduler: Scheduler) -> asyncio.Event:
-    """Its lease is not renewed any more, as if its machine slept, until the event is set."""
+    """Stops the renewal of a lease, as if the machine slept, until the event is set."""
     awake = asyncio.Event()
     scheduler.watchdog.sidecar.keep(None)
     lease = scheduler._access.store._lease  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ __all__ = ["database"]
 
 @contextlib.asynccontextmanager
 async def asking(scheduler: Scheduler) -> AsyncIterator[httpx2.AsyncClient]:
-    """A caller of this node's own server."""
+    """Makes a client of this node's own server."""
     transport = httpx2.ASGITransport(create_app(scheduler), client=("127.0.0.1", 1))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
         yield client

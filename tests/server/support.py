@@ -119,5 +119,5 @@ class ServerThread:
         self._thread.join(30)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """On the server's own loop."""
+        """Runs a coroutine on the server's own loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)

@@ -1,4 +1,4 @@
-"""Spec 13: events and logs as server-sent events; whoever comes back with its last number misses nothing."""
+"""Spec 13: events and logs as server-sent events; a client that returns with its last number misses nothing."""
 
 import asyncio
 import json
@@ -209,7 +209,7 @@ async def test_DEC_004_a_streaming_caller_whose_wait_runs_out_hears_slot_busy(tm
 
         reader = Reader(server.client, "/api/direct/echo", method="POST", body={"wait_timeout_seconds": 0.05})
         heard = [await reader.next()]
-        while heard[-1]["event"] == "place":  # It may be told more than once.
+        while heard[-1]["event"] == "place":  # The notice may arrive more than once.
             heard.append(await reader.next())
 
         assert [heard[0]["event"], heard[-1]["event"]] == ["place", "error"]
@@ -223,7 +223,9 @@ async def submitted(server: Server, job_type: str, wait: bool = True) -> None:
 
 
 async def last_event(server: Server) -> int:
-    """A server that shares its database has told that it is there."""
+    """Returns the number of the last event. It is not 0 if a server shares its database, because it stores an event
+    when it joins.
+    """
     return int((await server.client.get("/api/me")).json()["last_event"])
 
 
@@ -236,7 +238,7 @@ async def tail_is(server: Server, path: str, text: str) -> bool:
 
 
 async def read_on(server: Server, path: str) -> str:
-    """The whole log, by the offset that each answer names."""
+    """Reads the whole log, by the offset that each answer names."""
     text, offset = "", 0
     while (answer := await server.client.get(f"{path}?offset={offset}")).text:
         text, offset = text + answer.text, int(answer.headers["X-Log-Next"])

@@ -78,7 +78,7 @@ def test_a_second_signal_interrupts_what_runs_and_it_is_retried_after_the_restar
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory, database_of_the_module: str) -> Iterator[tuple[Path, "Running"]]:
-    """A server that others only meet, and its directory."""
+    """Runs a server that other servers meet. Yields it with its directory."""
     directory = tmp_path_factory.mktemp("first")
     with started(directory) as server:
         yield directory, server
@@ -196,7 +196,7 @@ class Running:
         return result
 
     def follow(self, path: str) -> Any:
-        """Everything that a stream sent, as a list of its events, once it has ended."""
+        """Returns everything that a stream sent, as a list of its events, once it has ended."""
         is_open = threading.Event()
 
         def read() -> list[str]:

@@ -209,7 +209,7 @@ def name(route: Route) -> str:
 
 
 async def prepared(directory: Path) -> Server:
-    """A server as configured, whose database knows a node that has left."""
+    """Runs a server whose database has a node that has left."""
     gone = Scheduler(databases.url(directory), data=directory, node="gone")
     async with gone:
         pass
@@ -253,7 +253,7 @@ class World:
         return (await self.scheduler.lists.audit(limit=500)).items
 
     async def complaint(self, route: Route) -> str | None:
-        """What is wrong with what a request by a key of the route's scope leaves in the audit log."""
+        """Returns what is wrong with the audit entries after a request with a key of the route's scope."""
         scope, case = rule_of(route.endpoint).scope, CHANGES.get(name(route)) or READS[name(route)]
         assert scope is not None
         ids = {one: await make() for one, make in self.makers.items() if f"{{{one}}}" in str(case)}
@@ -332,7 +332,7 @@ class World:
         return (await self.scheduler.keys.create("to be deleted", ["read"]))[0].key_id
 
     async def held(self) -> str:
-        """A resource whose quota is used up, as its provider says."""
+        """Uses up the quota of a resource. Returns its name."""
         self.scheduler.job_type("ask", resources=["llm"])(_used_up)
         await self.scheduler.run_direct("ask", office_id="busy")
         return "llm"

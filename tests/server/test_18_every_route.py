@@ -100,7 +100,7 @@ class World:
         )
 
     def foreign_ids(self) -> list[str]:
-        """The ids of what office `a` has."""
+        """Returns the ids of things of office `a`."""
         return [one for one in self.values.values() if isinstance(one, str) and len(one) == 36]
 
 
@@ -246,7 +246,7 @@ async def _furnish(server: ServerThread) -> World:
 
 
 async def _used_up(server: ServerThread) -> str:
-    """The key of an office that may send one request a second."""
+    """Returns the key of an office that may send one request a second."""
     scheduler = server.server.scheduler
     await scheduler.offices.create("c")
     _, text = await scheduler.keys.create("used up", ["operate"], "c")
@@ -255,7 +255,7 @@ async def _used_up(server: ServerThread) -> str:
 
 
 async def _ended_keys(scheduler: Scheduler) -> dict[str, str]:
-    """The texts of a deleted, an expired and a rotated key, each an operator's."""
+    """Returns the texts of a deleted, an expired and a rotated key, each with the scope `operate`."""
     deleted, gone = await scheduler.keys.create("deleted", ["operate"])
     await scheduler.keys.delete(deleted.key_id)
     _, late = await scheduler.keys.create("late", ["operate"], expires_at=datetime.now(UTC) + timedelta(seconds=0.01))

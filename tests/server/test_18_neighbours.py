@@ -126,7 +126,7 @@ async def test_why_shows_nothing_of_another_offices_work(tmp_path: Path) -> None
 
 
 def _shape(answer: httpx2.Response, name: str) -> tuple[int, Any]:
-    """An answer without what differs by the id that was sent, and by the request."""
+    """Returns an answer without the parts that depend on the sent id and on the request."""
     content = answer.json()
     return answer.status_code, {
         key: str(value).replace(name, "…") for key, value in content.items() if key != "request_id"
@@ -201,7 +201,7 @@ async def test_spec_18_14_files_of_runs_and_the_lock_are_their_owners_alone(tmp_
 
 
 def _others_cannot_read(path: Path, top: Path) -> bool:
-    """Whether the file, or a directory on the way to it, is closed to everybody but the owner."""
+    """Returns whether the file, or a directory above it, is closed to all users but the owner."""
     way = [path, *(parent for parent in path.parents if top in parent.parents)]
     return any(one.stat().st_mode & 0o077 == 0 for one in way if one.exists())
 

@@ -167,7 +167,7 @@ async def test_the_combinations_of_type_and_resources_are_bounded_while_nothing_
 
 @asynccontextmanager
 async def declared(tmp_path: Path) -> AsyncIterator[tuple[Server, dict[str, httpx2.AsyncClient]]]:
-    """Two offices; `gpu` is configured, `printer` belongs to a job type, `scanner` to the node."""
+    """Makes two offices; `gpu` is configured, `printer` belongs to a job type, `scanner` to the node."""
     limits, node = Limits(resources={"gpu": 2}), {"scanner": 1, "gpu": 2, "printer": 1}
     async with neighbours(tmp_path, "a", "b", limits=limits, node_resources=node) as (server, keys):
         server.scheduler.job_types.add("print", _nothing, resources=["printer"])

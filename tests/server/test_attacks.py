@@ -126,7 +126,7 @@ def later() -> dict[str, str]:
 
 @pytest.fixture
 def log(client: httpx2.Client, data: Path) -> tuple[str, Path]:
-    """The path of a run's log in the API, and its file."""
+    """Returns the path of a run's log in the API, and its file."""
     job = client.post("/api/jobs", json={"job_type": "echo", "params": {"text": "hello"}}).json()
     ended: dict[str, Any] = {}
     while ended.get("finished_at") is None:

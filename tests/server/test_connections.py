@@ -140,7 +140,7 @@ async def test_an_endless_head_is_refused_and_takes_no_memory(tmp_path: Path, en
             sent += len(endless) * 10
             await asyncio.sleep(0)
 
-        # A caller who goes on sending gets a reset, mostly before the answer.
+        # A caller that keeps sending gets a reset, mostly before the answer.
         with suppress(ConnectionResetError):
             assert (await asyncio.wait_for(ended, 30)).startswith(b"HTTP/1.1 431 ")
         assert sent < 50_000_000

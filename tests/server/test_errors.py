@@ -283,7 +283,7 @@ def test_every_code_has_a_title_for_people() -> None:
 
 
 def problem(answer: httpx2.Response) -> tuple[int, str]:
-    """Status and code of a well-made problem."""
+    """Returns status and code of a problem, after checking its form."""
     assert answer.headers["content-type"] == "application/problem+json", answer.text
     content = answer.json()
     assert content["status"] == answer.status_code

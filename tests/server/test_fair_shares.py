@@ -169,7 +169,7 @@ async def test_alone_a_caller_gets_the_whole_server() -> None:
 
 
 async def flood(shares: FairShares, lane: str, callers: int, seconds: float) -> int:
-    """Callers who send requests of 10 ms without end; returns how many requests were carried out."""
+    """Sends requests of 10 ms in a loop. Returns how many were carried out."""
     done, until = 0, asyncio.get_running_loop().time() + seconds
 
     async def one() -> None:
@@ -184,7 +184,7 @@ async def flood(shares: FairShares, lane: str, callers: int, seconds: float) -> 
 
 
 async def now_and_then(shares: FairShares, lane: str, seconds: float) -> list[float]:
-    """A caller who sends a request of 10 ms every 40 ms; returns how long each one waited."""
+    """Sends a request of 10 ms every 40 ms. Returns how long each one waited."""
     waited, until = [], asyncio.get_running_loop().time() + seconds
     while (began := asyncio.get_running_loop().time()) < until:
         async with shares.request(lane):

@@ -113,7 +113,7 @@ class Clients:
         return act
 
     async def ended(self) -> dict[str, int]:
-        """How many jobs are in which status, once nothing is open any more."""
+        """Returns how many jobs have which status, once all of them have ended."""
         end = time.monotonic() + PATIENCE
         async with httpx2.AsyncClient(base_url=self._url, timeout=60) as http:
             while True:

@@ -345,7 +345,7 @@ async def _submit(server: Server, job_type: str, **options: Any) -> str:
 
 
 async def _reserved(server: Server) -> None:
-    """Until a direct caller waits for the slot."""
+    """Waits until a direct caller waits for the slot."""
     events = _follower(server)
     while (await anext(events)).type != "reservation_made":
         pass

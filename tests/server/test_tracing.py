@@ -292,7 +292,7 @@ async def test_what_was_traced_reaches_the_collector_before_the_process_ends(
 async def traced(
     tmp_path: Path, exporter: InMemorySpanExporter | None = None
 ) -> AsyncIterator[tuple[Server, list[ReadableSpan]]]:
-    """A server, and its spans once it has ended."""
+    """Runs a server. Yields its spans once it has ended."""
     exporter = exporter or InMemorySpanExporter()
     spans: list[ReadableSpan] = []
     async with serving(tmp_path, tracer=OtelTracer(exporter, is_batched=False)) as server:

@@ -1,4 +1,4 @@
-"""A turn of the event loop is short: requests go on a few at a time, in their order, and probes wait for none."""
+"""A turn of the event loop is short: a few requests continue at a time, in their order, and probes wait for none."""
 
 import asyncio
 from typing import Any
@@ -85,7 +85,7 @@ class App:
         await send({"type": "http.response.start"})
 
     async def _sent(self, message: Any) -> None:
-        """The probe's answer."""
+        """Returns the probe's answer."""
 
     async def _tick(self) -> None:
         while True:

@@ -112,7 +112,7 @@ class HttpClients(Clients):
         return f"{scope} {office_id}"
 
     async def _http(self, chance: Random) -> str:
-        """Asks for something, with a key that opens it or not, about a job that is its office's or not."""
+        """Sends a request, with a key that is valid or not, about a job of the key's office or of another."""
         if not self.held:
             return "nothing"
         needed = chance.choice(SCOPES)

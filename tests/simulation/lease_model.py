@@ -158,7 +158,7 @@ class Search(NamedTuple):
 
 
 def search(times: Times, problem: Callable[[State], str | None] = problem) -> Search:
-    """Visits every state that can be reached, the nearest first."""
+    """Visits every reachable state, the nearest first."""
     first = State()
     came_from: dict[State, tuple[State, str] | None] = {first: None}
     waiting, names = deque([first]), set()

@@ -1,7 +1,7 @@
 """Follows the steps that simulated nodes have taken through the model of leases: each must be a step of the model.
 
-Time is counted in microseconds here. The model has one job; so each chain is followed for itself, with the steps of all
-nodes. A chain may end several times by its retries: its end is forgotten then, and the model goes on.
+Time is counted in microseconds here. The model has one job; so each chain is followed separately, with the steps of all
+nodes. A chain may end several times by its retries: then its end is forgotten, and the model continues.
 """
 
 from collections.abc import Iterator, Sequence

@@ -88,7 +88,7 @@ class Model:
     # 3: the queue and its order.
 
     def submit(self, new: Sequence[Job]) -> None:
-        """Many jobs at once, a group or not."""
+        """Submits many jobs at once, as a group or not."""
         for job in new:
             self.chains[job.root] = [job]
             job.waits_for = {root for root in job.waits_for if not self._has_succeeded(root)}
@@ -105,13 +105,15 @@ class Model:
         self.claim()
 
     def _enqueue(self, job: Job) -> None:
-        """At the back of its priority."""
+        """Puts a job at the back of its priority."""
         queue = self.queues[job.office]
         behind = [place for place, other in enumerate(queue) if other.priority < job.priority]
         queue.insert(behind[0] if behind else len(queue), job)
 
     def move(self, job: Job, place: int) -> None:
-        """To a place among the others; it takes the priority of the job that it is put before, or of the last."""
+        """Moves a job to a place among the others. It takes the priority of the job before which it is put, or of the
+        last one.
+        """
         queue = self.queues[job.office]
         queue.remove(job)
         if queue:
@@ -130,7 +132,7 @@ class Model:
         self.claim()
 
     def reorder(self, jobs: Sequence[Job]) -> None:
-        """They take, in this order, the places that they hold now, and the priorities that belong to these."""
+        """Puts the jobs, in this order, into the places that they have now, with the priorities of these places."""
         queue = self.queues[jobs[0].office]
         places = sorted(queue.index(job) for job in jobs)
         priorities = [queue[place].priority for place in places]
@@ -215,7 +217,7 @@ class Model:
         return sum(job.was_alone for job in row)
 
     def _counted_links(self, chain: list[Job]) -> int:
-        """How many retries there will have been: interruptions are free, up to four in a row."""
+        """Counts the retries that use up attempts: interruptions are free, up to four in a row."""
         counted = in_a_row = 0
         for job in chain:
             in_a_row = in_a_row + 1 if job.kind == "interrupted" else 0
@@ -223,7 +225,7 @@ class Model:
         return counted
 
     def _follow(self, job: Job, priority: int, due: int | None) -> None:
-        """The next of its chain: the same intent, nothing of its life."""
+        """Makes the next job of a chain: the same request, without the results of the old job."""
         follower = Job(
             job.root, job.office, priority, job.needs, job.type, job.retries, job.base_delay, job.is_linear,
             job.timeout, job.is_cancelled_with_prerequisite, job.ignores_signals, job.group, job.number + 1, due=due,
@@ -232,7 +234,9 @@ class Model:
         self._enqueue(follower)
 
     def retry_by_hand(self, root: str, priority: int | None) -> bool:
-        """Whether it is allowed: the chain goes on after a failure or a cancel; a retry that waits comes forward."""
+        """Retries by hand if that is allowed: the chain continues after a failure or a cancel; a waiting retry starts
+        earlier.
+        """
         last = self.chains[root][-1]
         if last.state == "QUEUED":
             last.due = None
@@ -248,7 +252,7 @@ class Model:
     # 7: cancel.
 
     def cancel(self, jobs: Sequence[Job], interrupt: bool | None) -> None:
-        """All at once: the consequences are drawn when all are told."""
+        """Cancels all jobs at once. Consequences follow when all of them are cancelled."""
         ended = []
         for job in jobs:
             if job.state == "QUEUED":
@@ -264,7 +268,7 @@ class Model:
         self._tell([job for job in jobs if job.state == "RUNNING" and job.cancel_mode == "interrupt"], "cancelled")
 
     def _tell(self, jobs: Iterable[Job], kind: str) -> None:
-        """Told to stop: what was told first is what it ends of, when it does."""
+        """Tells a run to stop. The first reason counts when it ends."""
         stopped = []
         for job in jobs:
             job.told = job.told or kind
@@ -277,7 +281,7 @@ class Model:
     # 8, 9: dependencies and groups.
 
     def _conclude(self, ended: Iterable[Job]) -> None:
-        """Chains have ended: what they mean for those that wait for them, and for their groups."""
+        """Draws the consequences of ended chains for dependents and groups."""
         open_ = deque(ended)
         while open_:
             job = open_.popleft()
@@ -291,7 +295,7 @@ class Model:
                 open_.extend(self._go_on(job, job.group))
 
     def _go_on(self, job: Job, group: Group) -> list[Job]:
-        """The next gets its turn, if this one had it; or all that have not started end."""
+        """Gives the turn to the next member, if this one had it; or ends all members that have not started."""
         members = [self.chains[root][-1] for root in group.roots]
         if job.state in SUCCEEDED or group.on_failure == "continue":
             later = members[group.roots.index(job.root) + 1 :]
@@ -325,7 +329,7 @@ class Model:
     # Time, and 15: recovery and shutdown.
 
     def advance(self, to: int) -> None:
-        """Stored instants come, one after the other: first what is due at one, then what is out of time."""
+        """Moves time through the stored instants, one after the other: first what is due at each, then timeouts."""
         while True:
             dues = [job.due for queue in self.queues.values() for job in queue if job.due is not None]
             timeouts = [job.timeout_at for job in self.running if job.timeout_at is not None and not job.told]
@@ -345,7 +349,7 @@ class Model:
                 job.due = None
 
     def stop(self) -> None:
-        """Our own shutdown, without patience: what runs is told to stop, and does."""
+        """Stops the scheduler without a grace time: running work is told to stop, and stops."""
         self.is_up = False
         for job in list(self.running):
             self._fail(job, job.told or "interrupted")
@@ -354,7 +358,7 @@ class Model:
         self.is_up = False
 
     def start(self) -> None:
-        """What the last life left running is lost, one worker after the other; then all goes on."""
+        """Starts the scheduler: ends what the last life left running, one worker after the other, then dispatches."""
         is_alone = len(self.running) == 1
         for job in sorted(self.running, key=lambda job: job.slot or 0):
             job.was_alone = is_alone

@@ -56,7 +56,7 @@ def patched(place: Any, name: str, defect: Any) -> Patch:
 
 
 def without_rules(*names: str, opened: Callable[[], None] = lambda: None) -> Patch:
-    """Every file is opened without these rules or indexes; `opened` hears of it."""
+    """Opens every file without these rules or indexes, and calls `opened` for it."""
     migrate = sqlite_store.migrate
 
     def migrate_and_drop(connection: apsw.Connection) -> None:
@@ -71,7 +71,7 @@ def without_rules(*names: str, opened: Callable[[], None] = lambda: None) -> Pat
 
 
 def finish_without_fence() -> list[Patch]:
-    """A worker's second word on a run counts too."""
+    """Plants: a second outcome of a run is stored too."""
     record = Runner._record
     fields = jobs.ending_facts
 
@@ -98,7 +98,7 @@ def finish_without_fence() -> list[Patch]:
 
 
 def run_in_a_second_transaction() -> list[Patch]:
-    """The job is RUNNING first; its run follows."""
+    """Plants: the job becomes RUNNING first; its run follows."""
     execute = Runner._run_and_record
 
     async def run(self: Runner, claim: Any) -> None:
@@ -122,7 +122,7 @@ def retry_created_twice() -> list[Patch]:
 
 
 def limit_counted_in_memory() -> list[Patch]:
-    """What a transaction took is not given back when it is rolled back, and a restart begins with nothing."""
+    """Plants: a rolled back transaction keeps its units of limits, and a restart begins with none."""
     used: dict[str, int] = {}
     stored, use = lanes.limits, lanes.use
 
@@ -140,7 +140,7 @@ def limit_counted_in_memory() -> list[Patch]:
 
 
 def reservation_not_expired() -> list[Patch]:
-    """After a crash the reservation of a caller who is gone stays."""
+    """Plants: after a crash, the reservation of a caller that is gone stays."""
     recover = DirectExecutionHandler.recover
 
     def recover_callers_only(self: DirectExecutionHandler, tx: Any, *node: Any) -> int:
@@ -151,7 +151,7 @@ def reservation_not_expired() -> list[Patch]:
 
 
 def event_outside_the_transaction() -> list[Patch]:
-    """Events are written after the commit, by whoever comes next."""
+    """Plants: the next transaction after the commit stores the events."""
     late: list[Any] = []
     append, carry_out = events.append, Interpreter.carry_out
 
@@ -181,7 +181,7 @@ def position_collision() -> list[Patch]:
 
 
 def dependency_released_early() -> list[Patch]:
-    """A failure lets dependents go too."""
+    """Plants: a failure releases dependents too."""
     after_chain = DependencyResolver.after_chain
 
     def release(self: DependencyResolver, tx: Any, chain_id: str, end: ChainEnd, now: Any) -> Any:
@@ -191,7 +191,7 @@ def dependency_released_early() -> list[Patch]:
 
 
 def group_finished_early() -> list[Patch]:
-    """A member counts as ended while its retry still waits."""
+    """Plants: a member counts as ended while its retry still waits."""
     retry_it = RetryController.retry
 
     def count_too(self: RetryController, tx: Any, failed: Any, following: Any, now: Any) -> Any:
@@ -205,7 +205,7 @@ def group_finished_early() -> list[Patch]:
 
 
 def occurrence_fired_twice_after_a_crash() -> list[Patch]:
-    """A restart goes back behind what the ledger has."""
+    """Plants: a restart fires occurrences again that have a stored outcome."""
     recover, insert = ScheduleTrigger.recover, occurrences.insert
 
     def go_back(tx: Any) -> None:
@@ -237,7 +237,7 @@ def occurrence_fired_twice_after_a_crash() -> list[Patch]:
 
 
 def delivery_lost_on_crash() -> list[Patch]:
-    """What was not sent when the power went is taken for sent."""
+    """Plants: after a power cut, unsent messages count as sent."""
     start = DeliveryWorker.start
     sent = "status = 'DELIVERED', next_attempt_at = null, finished_at = created_at"
 
@@ -253,7 +253,7 @@ def idempotency_key_forgotten() -> list[Patch]:
 
 
 def counter_drift() -> list[Patch]:
-    """A job that is cancelled while it is ready is still counted as such."""
+    """Plants: a job that is cancelled while it is ready still counts as ready."""
     cancel_queued = JobFinisher._cancel_queued
 
     def cancel(self: JobFinisher, tx: Any, job: Any, *values: Any, **named: Any) -> Any:
@@ -265,7 +265,7 @@ def counter_drift() -> list[Patch]:
 
 
 def statistics_drift() -> list[Patch]:
-    """A chain that is retried by hand still counts as failed."""
+    """Plants: a chain that is retried by hand still counts as failed."""
     reopen = RetryController._reopen
 
     def reopen_uncounted(self: RetryController, tx: Any, last: Any, *values: Any) -> Any:
@@ -286,7 +286,7 @@ def pause_ignored_after_a_restart() -> list[Patch]:
 
 
 def timers_not_armed_after_a_restart() -> list[Patch]:
-    """What waits for its time waits until something else sets the alarm."""
+    """Plants: jobs that wait for their time wait until something else sets the alarm."""
     lives: list[int] = []
     start = TimeoutManager.start
 
@@ -315,7 +315,7 @@ def no_limit() -> list[Patch]:
 
 
 def offices_out_of_turn() -> list[Patch]:
-    """The office that was served last is served again."""
+    """Plants: the office that was served last is served again."""
     stored = lanes.of_office
     return [
         patched(
@@ -338,7 +338,7 @@ def nobody_looks_when_room_comes_free() -> list[Patch]:
 
 
 def interrupted_jobs_not_retried() -> list[Patch]:
-    """Only of recovery: other failures are retried."""
+    """Plants: recovery does not retry interrupted jobs; other failures are retried."""
     retry_it = RetryController.retry
 
     def unless_crashed(self: RetryController, tx: Any, failed: Any, following: Any, now: Any) -> Any:
@@ -355,7 +355,7 @@ def retried_for_ever() -> list[Patch]:
 
 
 def failed_commit_reported_as_done() -> list[Patch]:
-    """An error of the disk is swallowed, and everybody is told yes."""
+    """Plants: an error of the disk is ignored, and every caller gets a success."""
     transaction = sqlite_store.SqliteStore.transaction
 
     def hopeful(self: Any, works: Any) -> Any:
@@ -372,7 +372,7 @@ def failed_commit_reported_as_done() -> list[Patch]:
 
 
 def handler_before_the_commit() -> list[Patch]:
-    """What a transaction causes happens as soon as it is named."""
+    """Plants: the effects of a transaction happen as soon as it names them."""
     runners: list[Runner] = []
     cause, open_ = group_commit.TxMemory.cause, Runner.open
 
@@ -394,7 +394,9 @@ def queue_goes_before_callers() -> list[Patch]:
 
 
 def turn_given_early() -> list[Patch]:
-    """The next member of a sequential group has its turn when the one before it fails, retry or not."""
+    """Plants: the next member of a sequential group gets its turn when the previous one fails, even if it will be
+    retried.
+    """
     retry_it = RetryController.retry
 
     def pass_turn(self: RetryController, tx: Any, failed: Any, following: Any, now: Any) -> Any:
@@ -406,7 +408,7 @@ def turn_given_early() -> list[Patch]:
 
 
 def skipped_members_not_told() -> list[Patch]:
-    """A job that a group skips leaves no event."""
+    """Plants: a job that a group skips leaves no event."""
     note = EventLog.note
 
     def unless_skipped(self: EventLog, tx: Any, type: str, *values: Any, **named: Any) -> None:
@@ -417,7 +419,7 @@ def skipped_members_not_told() -> list[Patch]:
 
 
 def memory_follows_the_whole_group() -> list[Patch]:
-    """What commits change in memory waits until every work of a group that failed has run again."""
+    """Plants: the changes of commits in memory wait until every work of a failed group has run again."""
     commit = group_commit.GroupCommit._commit
 
     def commit_and_apply(self: Any, group: Any) -> Any:
@@ -435,7 +437,7 @@ def memory_follows_the_whole_group() -> list[Patch]:
 
 
 def refusals_take_the_others_with_them() -> list[Patch]:
-    """A work that is refused after it has changed something fails for everybody in its group."""
+    """Plants: if a work is refused after a change, all works of its group fail."""
 
     def hand_on(self: Any, group: Any) -> Any:
         batch = group_commit._Batch([waiting.work for waiting in group])
@@ -451,7 +453,7 @@ def refusals_take_the_others_with_them() -> list[Patch]:
 
 
 def refused_outcome_thrown_away() -> list[Patch]:
-    """The store refuses an outcome now and then, and the run is taken for a failure at once."""
+    """Plants: if the store refuses an outcome, as it does now and then, the run counts as failed at once."""
     finish, calls = Runner._finish, itertools.count(1)
 
     def refuse_some(*values: Any) -> Any:
@@ -463,7 +465,7 @@ def refused_outcome_thrown_away() -> list[Patch]:
 
 
 def rollups_lost_when_they_are_folded() -> list[Patch]:
-    """The ends of a minute are taken from where they were counted, and every second time put nowhere."""
+    """Plants: every second time, the ends of a minute are removed but not added to the rollups."""
     add, calls = rollup_spans.add, itertools.count(1)
 
     def forget_some(*values: Any) -> None:
@@ -514,7 +516,7 @@ DEFECTS: dict[str, Callable[[], list[Patch]]] = {
 
 @contextlib.contextmanager
 def planted(name: str) -> Iterator[None]:
-    """Made anew for each history: what a defect remembers is of one process."""
+    """Makes the defects anew for each history, because a defect's memory belongs to one process."""
     with contextlib.ExitStack() as stack:
         for patch in DEFECTS[name]():
             stack.enter_context(patch)

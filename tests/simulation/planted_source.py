@@ -408,7 +408,7 @@ def _test(paths: Sequence[str]) -> list[str]:
 
 
 def simulate(finder: str) -> int:
-    """Simulates until a law is broken. Returns 1 then."""
+    """Simulates until a law is broken. Then returns 1."""
     import logging
 
     logging.disable(logging.CRITICAL)

@@ -11,7 +11,9 @@ from tests.support import new_scheduler, running_scheduler, states
 
 
 async def with_callers_who_wait(scheduler: Scheduler, callers: int) -> tuple[list["asyncio.Task[Any]"], Any]:
-    """The only graphics card is in use elsewhere; direct callers of office `a` wait for it, and a job behind them."""
+    """Makes a state in which another run has the only graphics card; direct callers of office `a` wait for it, and a
+    job behind them.
+    """
 
     @scheduler.job_type("render", resources={"gpu": 1})
     async def render(run: Any, seconds: float = 1) -> None:

@@ -118,7 +118,7 @@ class Request(NamedTuple):
 
     @property
     def needs(self) -> dict[str, int]:
-        """Spec 4: every limit that it falls under."""
+        """Returns every limit that applies to a job (spec 4)."""
         needs = {"scheduler": 1, f"office:{self.office}": 1}
         needs |= {f"role:{self.office}/{self.role}": 1} if self.role else {}
         needs |= {"resource:gpu": 1} if self.type == "render" else {}
@@ -196,7 +196,7 @@ class Engine(RuleBasedStateMachine):
         return scheduler
 
     async def handle(self, run: RunContext, ignores_signals: bool) -> None:
-        """Works until the machine says how it ends."""
+        """A handler that works until the state machine says how it ends."""
         verdict = self.work[run.job_id] = self.loop.create_future()
         while not verdict.done():
             try:
@@ -224,7 +224,7 @@ class Engine(RuleBasedStateMachine):
         return self.loop.run_until_complete(settle())
 
     def both(self, step: Coroutine[Any, Any, T], effect: Callable[[T], object]) -> None:
-        """The engine and then the model; or later, where several steps are to share a transaction."""
+        """Applies a step to the engine and then to the model; or later, where several steps share a transaction."""
         if self.together is None:
             effect(self.do(step))
         else:
@@ -235,7 +235,7 @@ class Engine(RuleBasedStateMachine):
         return testing.BEGINNING.after(self.loop.time())
 
     def queued(self, number: int) -> Job | None:
-        """Some job that has not started."""
+        """Returns a job that has not started."""
         return pick([job for line in self.model.queues.values() for job in line], number)
 
     # Jobs in.
@@ -246,7 +246,7 @@ class Engine(RuleBasedStateMachine):
         self.do_together([("submit", request) for request in load])
 
     def serve_each_office(self) -> None:
-        """So that it is never a tie which of them was served longest ago."""
+        """Serves each office once, so that it is always clear which one was served longest ago."""
         for office in OFFICES:
             self.submit(Request(office))
             self.agree()
@@ -278,7 +278,7 @@ class Engine(RuleBasedStateMachine):
         self.model.submit([made for _, made in both])
 
     def translated(self, request: Request, group: Group | None) -> tuple[NewJob, Job]:
-        """A request as the engine and as the model want it."""
+        """Translates a request for the engine and for the model."""
         here = [job for job in self.model.jobs if job.office == request.office]
         others = [here[number % len(here)] for number in request.prerequisites if here]
         due = self.now + request.delay * SECOND if request.delay else None
@@ -290,7 +290,7 @@ class Engine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.running)
     @rule(ends=st.lists(ends, min_size=1, max_size=3))
     def end(self, ends: list[tuple[int, str, str]]) -> None:
-        """Work that ends at once ends in one transaction, and only then the next is claimed."""
+        """Ends work. Work that ends at the same time ends in one transaction, and only then is the next claimed."""
         model = self.model
         chosen = {model.running[number % len(model.running)]: (how, kind) for number, how, kind in ends}
         self.do(self.say({self.ids[job.name]: verdict for job, verdict in chosen.items()}))
@@ -322,7 +322,7 @@ class Engine(RuleBasedStateMachine):
     @precondition(lambda self: self.groups)
     @rule(number=numbers, member=st.none() | numbers, interrupt=st.sampled_from((None, True, False)))
     def cancel_group(self, number: int, member: int | None, interrupt: bool | None) -> None:
-        """All of a group, or one of it."""
+        """Cancels all of a group, or one member."""
         place = number % len(self.groups)
         members = [self.model.chains[root][-1] for root in self.model.groups[place].roots]
         live = [job for job in members if job.state in ("QUEUED", "RUNNING")]
@@ -440,7 +440,9 @@ class Engine(RuleBasedStateMachine):
 
     @rule(is_crash=st.booleans(), is_new=st.booleans(), seconds=st.sampled_from((0, 0, 7, 4000)))
     def start_again(self, is_crash: bool, is_new: bool, seconds: int) -> None:
-        """After a crash or a stop, and a while; the same object or another, as in a process or in the next."""
+        """Starts again after a crash or a stop, and a while; with the same object or another one, as in the same
+        process or the next.
+        """
         if is_crash:
             self.crash()
         else:
@@ -457,7 +459,7 @@ class Engine(RuleBasedStateMachine):
         self.is_ending = False
 
     def stop(self) -> None:
-        """Work that ignores its signal and has had it ends first: else it would hold the stop up."""
+        """Stops the scheduler. Work that ignores its signal ends first, because it would delay the stop."""
         told = [(number, "done", "") for number, job in enumerate(self.model.running) if job.told]
         if told:
             self.end(told)
@@ -485,7 +487,7 @@ class Engine(RuleBasedStateMachine):
         assert list(miscounts(self.file)) == []
 
     def found(self) -> dict[tuple[str, int], stored.Job]:
-        """Every job of the engine, by its chain's root and its number in the chain."""
+        """Returns every job of the engine, by its chain's first job and its number in the chain."""
         ids = [job_id for (job_id,) in self.file.execute("select job_id from jobs")]
         every = self.read(self.scheduler._access.read(lambda tx: jobs.get_many(tx, ids)))
         followers = {job.retry_of: job for job in every.values() if job.retry_of}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sqlite_only("simulates SQLite's disk")
 
 
 def listed() -> dict[str, str]:
-    """The branches that are seldom met, each with its reason: lines of `branch => reason`."""
+    """Returns the seldom executed branches, each with its reason: lines of `branch => reason`."""
     lines = [line for line in SELDOM.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     return {name: reason for name, _, reason in (line.partition(" => ") for line in lines)}
 

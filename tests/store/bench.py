@@ -59,7 +59,7 @@ class Bench:
         self.commits += 1
 
     def stored(self) -> list[str]:
-        """The words that are committed, as somebody else sees them."""
+        """Returns the committed words, as another connection sees them."""
         return [str(row[0]) for row in self.other.execute("select type from events order by seq")]
 
 
@@ -88,7 +88,7 @@ def event(word: str, details: str = "{}") -> events.Noted:
 
 
 def say(word: str, *, answer: Any = "said", details: str = "{}") -> Callable[[Tx], Any]:
-    """A work that stores a word."""
+    """Makes a work that stores a word."""
 
     def work(tx: Tx) -> Any:
         events.append(tx, [event(word, details)])
@@ -114,7 +114,7 @@ def words(tx: Tx) -> list[str]:
 
 
 async def together(bench: Bench, *works: Callable[[Tx], Any], rows: int = 1) -> list[Any]:
-    """Hands works in at once; what became of each."""
+    """Submits works at once. Returns the result or error of each."""
     return await asyncio.gather(*(bench.store.write(work, rows=rows) for work in works), return_exceptions=True)
 
 
@@ -123,7 +123,7 @@ def is_main_thread() -> bool:
 
 
 def needs_the_event_loop() -> Callable[[Tx], None]:
-    """A work that cannot end unless the event loop goes on meanwhile."""
+    """Makes a work that cannot end unless the event loop continues in the meantime."""
     loop, went_on = asyncio.get_running_loop(), threading.Event()
 
     def work(tx: Tx) -> None:

@@ -23,7 +23,7 @@ def new_bench(request: pytest.FixtureRequest, tmp_path: Path) -> NewBench:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A SQLite file with some of everything, left by a crash."""
+    """Makes a SQLite file with some of everything, as a crash leaves it."""
     directory = tmp_path_factory.mktemp("source")
     everything.make(directory)
     return f"sqlite:///{directory}/nextslot.db"
@@ -38,7 +38,7 @@ def exported(source: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fresh() -> Iterator[str]:
-    """A PostgreSQL database without any table."""
+    """Makes a PostgreSQL database without any table."""
     name = f"nextslot_move_{os.getpid()}"
     yield postgres.create(name, "template0")
     postgres.drop(name)
@@ -46,7 +46,7 @@ def fresh() -> Iterator[str]:
 
 @pytest.fixture(params=databases.kinds())
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where nothing is yet, on each of the two."""
+    """Makes an empty place for a database, on each of the two."""
     if request.param == "postgres":
         address: str = request.getfixturevalue("fresh")
         return address

@@ -33,7 +33,7 @@ def is_file(url: str) -> bool:
 
 
 def quietly(doing: str, table: str, done: int, rows: int) -> None:
-    """Nobody watches."""
+    """Ignores the progress."""
 
 
 def close(url: str) -> None:
@@ -42,7 +42,7 @@ def close(url: str) -> None:
 
 
 def answers(url: str, sql: str) -> list[tuple[Any, ...]]:
-    """Of plain SQL, as any tool would ask it."""
+    """Returns the rows of plain SQL, as any tool would read them."""
     if is_file(url):
         with contextlib.closing(apsw.Connection(str(path_of(url)))) as connection:
             return list(connection.execute(sql))
@@ -52,7 +52,7 @@ def answers(url: str, sql: str) -> list[tuple[Any, ...]]:
 
 
 def staged(url: str) -> str | None:
-    """The address of what an import has left; its tables are found there by plain names."""
+    """Returns the address of what an import has left; its tables have their plain names there."""
     if is_file(url):
         part = path_of(url).with_name(path_of(url).name + ".import")
         return file(part) if part.exists() else None
@@ -61,14 +61,14 @@ def staged(url: str) -> str | None:
 
 
 def unseen(url: str) -> bool:
-    """Whoever opens the database finds none, whatever is beside it."""
+    """Checks that whoever opens the database finds no tables, whatever is beside it."""
     if is_file(url):
         return not path_of(url).exists()
     return answers(url, "select 1 from pg_tables where schemaname = 'public'") == []
 
 
 def has_nothing(url: str) -> bool:
-    """Also nothing beside it."""
+    """Checks that there is nothing, not even beside the database."""
     if is_file(url):
         path = path_of(url)
         return {one.name for one in path.parent.iterdir() if one.name.startswith(path.name)} <= {path.name + ".lock"}

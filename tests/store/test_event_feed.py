@@ -205,7 +205,7 @@ class Counting:
 
 
 class Overtaken:
-    """The real store; but after one of its reads something is committed before the reader hears of what it read."""
+    """The real store, but after one of its reads it commits something before the reader gets its result."""
 
     def __init__(self, store: Any, which: int, commit: Callable[[], Awaitable[None]]) -> None:
         self._store = store
@@ -227,7 +227,7 @@ class Overtaken:
 
 
 def log_of(bench: Bench) -> EventLog:
-    """An event log whose events are appended by the bench's transactions."""
+    """Makes an event log whose events the bench's transactions append."""
     events = EventLog()
     bench.at_closing = events.append
     bench.actions[EventsAppended] = events.appended
@@ -270,7 +270,7 @@ async def turns(count: int) -> None:
 
 @pytest.fixture
 def timely_bench(new_bench: NewBench) -> NewBench:
-    """A follower that is not woken must fail the test, and not keep it."""
+    """Makes a bench with a time limit: a follower that is not woken must fail the test, not hang it."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Bench]:

@@ -115,7 +115,7 @@ class Attacked:
         assert contents(self.connection) == before
 
     def refuses_in_a_transaction(self, begun: Sequence[str], message: str, sql: str, **values: Any) -> None:
-        """As `refuses`, after other statements; what was refused ends the transaction, so nothing of it stays."""
+        """Checks a refusal after other statements. The refusal ends the transaction, so nothing of it stays."""
         before = contents(self.connection)
         self.run("begin")
         for statement in begun:
@@ -129,13 +129,13 @@ class Attacked:
         assert contents(self.connection) == before
 
     def copy(self, verb: str, table: str, source: str, **changes: str) -> str:
-        """SQL that inserts a copy of a row with some columns changed (to SQL expressions)."""
+        """Returns SQL that inserts a copy of a row with some columns changed (to SQL expressions)."""
         columns = databases.columns(self.connection, table)
         chosen = ", ".join(changes.get(column, column) for column in columns)
         return f"{verb} into {table} ({', '.join(columns)}) select {chosen} from {table} where {source}"
 
     def spoken(self, message: str) -> str:
-        """A constraint has no message of ours: each database has its own words for its kind."""
+        """Returns a pattern for the message of a refusal: each database has its own words for constraints."""
         for words, there in CONSTRAINTS.items():
             if self.is_postgres and message.startswith(words):
                 return there
@@ -503,7 +503,7 @@ def test_INV_002_the_outcome_of_a_run_is_written_once(db: Attacked, name: str, c
 def test_INV_002_the_log_and_the_session_of_a_run_are_written_once(db: Attacked, name: str, column: str) -> None:
     db.run(f"update runs set {column} = 'first' where job_id = :{name} and {column} is null")
 
-    if (name, column) == ("running", "session_id"):  # A run that has not ended may go on with an earlier session.
+    if (name, column) == ("running", "session_id"):  # A run that has not ended may continue an earlier session.
         db.run(f"update runs set {column} = 'second' where job_id = :{name}")
     else:
         db.refuses(RUN_ONCE, f"update runs set {column} = 'second' where job_id = :{name}")
@@ -1358,7 +1358,7 @@ def test_every_rule_of_the_schema_is_attacked_here_or_in_a_file_of_its_own(db: A
 
 
 def reserved(db: Attacked, name: str, office_id: str, reserve: str = RESERVE) -> None:
-    """A caller that waits, and its reservation."""
+    """Makes a waiting caller and its reservation."""
     [(arrivals,)] = db.run("select count(*) from direct_executions")
     db.run(WAIT.replace("'default'", ":office"), id=name, arrival=arrivals + 1, status="WAITING", office=office_id)
     db.run(reserve, id=name, office=office_id, caller=name)
@@ -1366,14 +1366,14 @@ def reserved(db: Attacked, name: str, office_id: str, reserve: str = RESERVE) ->
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A file with jobs of every kind, left by a scheduler that died while two of them ran."""
+    """Makes a file with jobs of every kind, as left by a scheduler that died while two of them ran."""
     directory = tmp_path_factory.mktemp("written")
     return directory / "nextslot.db", write_every_kind(directory, f"sqlite:///{directory}/nextslot.db")
 
 
 @pytest.fixture(scope="module")
 def written_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
-    """The same on PostgreSQL: the name of a database."""
+    """Makes the same on PostgreSQL. Returns the name of a database."""
     name = postgres.borrow()
     yield name, write_every_kind(tmp_path_factory.mktemp("written_there"), postgres.address(name))
     postgres.drop(name)
@@ -1429,7 +1429,7 @@ async def submit_every_kind(scheduler: Scheduler) -> dict[str, str]:
 
 
 async def make_keys(scheduler: Scheduler) -> tuple[str, str, str]:
-    """An entry of the audit log, an admin key, and another."""
+    """Makes an entry of the audit log, an admin key, and another key."""
     admin, _ = await named(scheduler, "me").keys.create("admin", ["admin"])
     reader, _ = await scheduler.keys.create("reader", ["read"])
     (entry,) = (await scheduler.lists.audit()).items
@@ -1454,7 +1454,7 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Attacked]:
 
 
 def contents(connection: Any) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table."""
+    """Returns every row of every table."""
     if isinstance(connection, databases.Plain):
         tables = connection.execute("select tablename from pg_tables where schemaname = 'public'").fetchall()
         return {name: sorted(connection.execute(f"select * from {name}"), key=repr) for (name,) in tables}

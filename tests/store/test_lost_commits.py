@@ -45,7 +45,9 @@ asyncio.run(main())
 
 
 def killed_after(directory: Path, jobs: int, of: int | None = None) -> None:
-    """Leaves what a process leaves that is killed after so many acknowledged jobs, when it has more to do or not."""
+    """Leaves the files of a process that was killed after this many acknowledged jobs, with or without more work to
+    do.
+    """
     directory.mkdir(exist_ok=True)
     command = [sys.executable, "-c", WRITER, str(directory), str(of or jobs)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -78,7 +80,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(killed: Path, tmp_path: Path) -> Path:
-    """A copy of the whole directory that a killed server left."""
+    """Copies the whole directory that a killed server left."""
     shutil.copytree(killed, tmp_path / "data")
     return tmp_path / "data"
 
@@ -109,7 +111,7 @@ def remove_log(data: Path) -> None:
 
 
 def cut_log(data: Path) -> None:
-    """Loses the last commit only."""
+    """Cuts off the last commit only."""
     os.truncate(data / "nextslot.db-wal", (data / "nextslot.db-wal").stat().st_size - 1)
 
 
@@ -425,7 +427,7 @@ def cut_in_half(file: Path) -> None:
 
 
 def invert_a_page(file: Path) -> None:
-    """Of the jobs, whose page the server has to read."""
+    """Inverts a page of the jobs, which the server has to read."""
     page = page_of(file, "jobs")
     content = bytearray(file.read_bytes())
     content[(page - 1) * 4096 : page * 4096] = bytes(255 - byte for byte in content[(page - 1) * 4096 : page * 4096])
@@ -494,7 +496,7 @@ async def commit_something(directory: Path) -> None:
 
 
 def change(tx: Tx) -> None:
-    """Changes a row, and appends no event."""
+    """Changes a row without appending an event."""
     tx.execute("nodes.settings_changed")
 
 

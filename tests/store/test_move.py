@@ -48,7 +48,7 @@ from tests.support import history, queued_ids, register_handlers
 
 
 def written(path: Path, lines: list[Any]) -> Path:
-    """A file whose last digest is right for the lines before it."""
+    """Writes a file whose last digest is right for the lines before it."""
     body = b"".join(export_file.line(line) for line in lines[:-1])
     path.write_bytes(body + export_file.line({"sha256": hashlib.sha256(body).hexdigest()}))
     return path
@@ -177,7 +177,7 @@ def rename_first_of_a_chain(path: Path) -> None:
     connection.close()
 
 
-# What goes on after it.
+# The work that continues after it.
 
 
 def test_a_moved_queue_goes_on_as_the_one_that_stayed(source: str, exported: Path, empty: str, tmp_path: Path) -> None:
@@ -195,7 +195,9 @@ def test_a_moved_queue_goes_on_as_the_one_that_stayed(source: str, exported: Pat
 
 
 def life(url: str, directory: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The queue that a scheduler finds, and all that happens in its first minutes and before."""
+    """Runs a scheduler on a database. Returns the queue that it finds, and the events of its first minutes and
+    before.
+    """
     directory.mkdir()
 
     async def body() -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -500,7 +502,7 @@ def test_a_row_that_refers_to_nothing_is_refused(exported: Path, empty: str, tmp
 
 
 def altered(exported: Path, path: Path, name: str, column: str, value: object) -> Path:
-    """An export in which a column of a table's first row is another, with digests to match."""
+    """Returns an export in which a column of a table's first row is changed, with matching digests."""
     lines = lines_of(exported)
     start = next(n for n, line in enumerate(lines) if isinstance(line, dict) and line.get("table") == name)
     lines[start + 1][lines[start]["columns"].index(column)] = value
@@ -595,7 +597,7 @@ def test_an_export_that_is_broken_off_leaves_no_file(source: str, tmp_path: Path
 
 @pytest.fixture(params=databases.kinds())
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database that somebody has open."""
+    """Opens a database and holds it open."""
     url = file(tmp_path / "open.db") if request.param == "sqlite" else request.getfixturevalue("fresh")
     store = open_store(url, lambda tx: None, threaded=False, synchronous="FULL")
     yield url

@@ -1,4 +1,4 @@
-"""An import that was broken off goes on where it was; nothing of it is seen before it is whole."""
+"""An interrupted import continues where it stopped; nobody sees any of it before it is complete."""
 
 import contextlib
 import hashlib
@@ -47,7 +47,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_off(exported: Path, url: str, doing: str, table: str = "") -> None:
-    """An import, until it has done that to some rows of the table."""
+    """Runs an import until it has done that to some rows of the table."""
 
     def progress(now: str, name: str, done: int, rows: int) -> None:
         if now == doing and table in ("", name):
@@ -58,13 +58,13 @@ def break_off(exported: Path, url: str, doing: str, table: str = "") -> None:
 
 
 def go_on(exported: Path, url: str) -> tuple[int, Notes]:
-    """The rows that it went on after, and what was told."""
+    """Continues an import. Returns the rows that were done before, and the reported progress."""
     notes: Notes = []
     return load_export(exported, url, lambda *note: notes.append(note)).resumed_rows, notes
 
 
 def told(notes: Notes, doing: str) -> dict[str, int]:
-    """How far each table came."""
+    """Returns how far each table came."""
     return {table: done for now, table, done, _ in notes if now == doing}
 
 
@@ -74,14 +74,14 @@ def is_as_exported(url: str, exported: Path, tmp_path: Path) -> bool:
 
 
 def stored_rows(url: str) -> int:
-    """As the staging place says."""
+    """Returns the rows that the staging area says are stored."""
     place = staged(url)
     assert place is not None
     rows: int = answers(place, "select all_rows from import_progress")[0][0]
     return rows
 
 
-# It goes on.
+# It continues.
 
 
 def test_broken_off_again_and_again_no_row_is_loaded_twice(exported: Path, empty: str, tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def cut(data: bytes) -> bytes:
 
 
 def torn(data: bytes) -> bytes:
-    """As a power cut leaves it on a disk that has written only some of its pages."""
+    """Leaves a file as a power cut does if the disk has written only some of its pages."""
     chance = random.Random(3)
     pages = [data[start : start + 4096] for start in range(0, len(data), 4096)]
     return b"".join(page if number < 3 or chance.random() < 0.9 else bytes(4096) for number, page in enumerate(pages))
@@ -463,7 +463,7 @@ def test_an_imported_database_has_the_schema_of_one_that_was_started(
 
 
 def schema(url: str) -> list[tuple[Any, ...]]:
-    """Every table, column, index, constraint, trigger and function, as the database itself would write it down."""
+    """Returns every table, column, index, constraint, trigger and function, as the database itself writes it."""
     if is_file(url):
         return answers(url, "select type, name, tbl_name, sql from sqlite_schema order by type, name")
     return sorted(row for question in SCHEMA for row in answers(url, question))
@@ -509,7 +509,7 @@ def change(url: str, sql: str) -> None:
 
 @pytest.fixture
 def reporter() -> Iterator[str]:
-    """Somebody who reads, and owns nothing."""
+    """Makes a user who may read but owns nothing."""
     name = f"reporter_{os.getpid()}"
     postgres.admin().execute(f"create role {name}")
     yield name

@@ -345,7 +345,7 @@ def abandon(store: Store) -> None:
 
 @contextlib.contextmanager
 def forked() -> Iterator[None]:
-    """A child that runs no other program: it has begun when the body runs, and ends after it."""
+    """Forks a child that runs no other program. It has begun when the body runs, and ends after it."""
     begun, begin = os.pipe()
     end, hold = os.pipe()
     child = os.fork()

@@ -256,14 +256,14 @@ async def test_a_scheduler_works_by_its_address_alone(url: str, tmp_path: Path) 
 
 @pytest.fixture
 def url(on_database: str, tmp_path: Path) -> str:
-    """A database with the whole schema."""
+    """Makes a database with the whole schema."""
     databases.use("postgres")
     return databases.url(tmp_path)
 
 
 @pytest.fixture
 def new_url() -> Iterator[str]:
-    """A database with nothing in it."""
+    """Makes an empty database."""
     name = f"nextslot_new_{os.getpid()}"
     yield postgres.create(name, "template0")
     postgres.drop(name)
@@ -271,7 +271,7 @@ def new_url() -> Iterator[str]:
 
 @contextlib.contextmanager
 def forked(first: Callable[[], None]) -> Iterator[None]:
-    """A child that has done something when the body runs, and lives until its end."""
+    """Forks a child that has done something when the body runs, and lives until its end."""
     begun, begin = os.pipe()
     end, hold = os.pipe()
     child = os.fork()
@@ -298,7 +298,7 @@ def execute(url: str, sql: str) -> None:
 
 
 def schema(url: str) -> dict[str, list[tuple[Any, ...]]]:
-    """The tables with their columns, and what has been migrated."""
+    """Returns the tables with their columns, and the applied migrations."""
     with psycopg.connect(url, autocommit=True) as connection:
         columns = connection.execute(
             "select table_name, column_name, data_type from information_schema.columns "

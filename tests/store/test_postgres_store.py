@@ -316,14 +316,14 @@ def own_server() -> Iterator[Server]:
 
 @pytest.fixture
 def server(own_server: Server) -> Iterator[Server]:
-    """A server that a test may stop; it runs when the test begins and when it ends."""
+    """Yields a server that a test may stop. It runs when the test begins and when it ends."""
     yield own_server
     own_server.stop()
     own_server.start()
 
 
 def kill(store: Any) -> None:
-    """The server ends the store's writing connection, now."""
+    """Makes the server end the store's writing connection now."""
     terminate(store, store._session.connection.info.backend_pid)
 
 
@@ -333,7 +333,7 @@ def terminate(store: Any, pid: int) -> None:
 
 
 def break_next_commit(store: Any, dies: str, then: Callable[[], None] = lambda: None) -> None:
-    """The server ends the connection just before or just after the next commit, in any case before it has answered."""
+    """Makes the server end the connection just before or just after the next commit, in each case before its answer."""
     real = store._session.closing
     reopen = store._session.reopen
 

@@ -268,7 +268,9 @@ def empty() -> "Iterator[psycopg.Connection[tuple[Any, ...]]]":
 
 @pytest.fixture(scope="module")
 def settled(empty: "psycopg.Connection[tuple[Any, ...]]") -> "Iterator[psycopg.Connection[tuple[Any, ...]]]":
-    """A connection as the store's own, to a database whose empty tables have been analysed: the worst of all times."""
+    """Opens a connection like the store's, to a database whose empty tables have been analysed: the worst case for
+    plans.
+    """
     empty.execute("analyze")
     connection = connect(Address.of(postgres.address("nextslot_empty")), "a test")
     yield connection
@@ -276,7 +278,7 @@ def settled(empty: "psycopg.Connection[tuple[Any, ...]]") -> "Iterator[psycopg.C
 
 
 class in_a_schema:  # noqa: N801 - reads as the `with` that it is for
-    """Another schema of the tests' server, with these tables and rules, until the end of the block."""
+    """Makes another schema on the tests' server, with these tables and rules, inside this context."""
 
     def __init__(self, schema: str) -> None:
         self._schema = schema

@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[postgres.Server, int, Path]]:
-    """A server on 127.0.0.1 that takes connections by TLS only, its port and its certificate."""
+    """Runs a server on 127.0.0.1 that accepts only TLS. Yields its port and its certificate."""
     directory = tmp_path_factory.mktemp("tls")
     cert, key = certificate(directory, "database")
     running = postgres.Server()

@@ -276,7 +276,7 @@ LIMIT = Read("limits.get_many", {"limit_keys": column_codec.key_set(["k"])})
 
 
 def limit(tx: Tx) -> int | None:
-    """How much of it is used; None if there is none."""
+    """Returns how much of a limit is used; None if the limit does not exist."""
     found = lanes.limits(tx, ["k"]).get("k")
     return None if found is None else found.used
 

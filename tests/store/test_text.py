@@ -304,7 +304,7 @@ def schema(file: str) -> apsw.Connection:
 
 
 def bindings(sql: str) -> dict[str, object]:
-    """Something for every parameter: sets of ids are JSON."""
+    """Returns a value for every parameter: sets of ids are JSON."""
     names = set(re.findall(r":([a-z_]+)", sql))
     return {name: "{}" if f"json_each(:{name})" in sql else 1 for name in names}
 

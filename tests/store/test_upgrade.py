@@ -50,7 +50,7 @@ CHANGED = {("reservations", "status"), ("offices", "timeout_seconds")}
 
 @pytest.fixture
 def other(empty: str, tmp_path: Path) -> Iterator[str]:
-    """One more of the same kind."""
+    """Returns another value of the same kind."""
     if empty.startswith("sqlite"):
         yield f"sqlite:///{tmp_path}/other.db"
         return
@@ -71,12 +71,12 @@ def unpacked(name: str, directory: Path) -> Path:
 
 
 def opened(url: str) -> None:
-    """As a server opens it, and so brings it up to date."""
+    """Opens a database as a server does, which migrates it."""
     asyncio.run(open_store(url, lambda tx: None, threaded=False, synchronous="FULL").close())
 
 
 def schema_of(url: str) -> list[tuple[Any, ...]]:
-    """Everything but the order in which it was made."""
+    """Returns the schema without the order in which it was made."""
     if url.startswith("sqlite"):
         connection = apsw.Connection(url.removeprefix("sqlite:///"))
         rows = list(connection.execute("select type, name, sql from sqlite_master where sql is not null order by 1, 2"))
@@ -86,7 +86,7 @@ def schema_of(url: str) -> list[tuple[Any, ...]]:
 
 
 def contents(path: Path) -> dict[str, tuple[list[str], list[Any]]]:
-    """Columns and rows of each table of an export."""
+    """Returns columns and rows of each table of an export."""
     found: dict[str, tuple[list[str], list[Any]]] = {}
     rows: list[Any] = []
     for line in gzip.decompress(path.read_bytes()).split(b"\n")[1:-3]:

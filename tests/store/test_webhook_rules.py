@@ -40,7 +40,7 @@ COLUMNS = (
 
 
 def copied(verb: str, **changes: str) -> str:
-    """A statement that puts in a delivery like the one that waits, with other values here and there."""
+    """Returns a statement that inserts a delivery like the waiting one, with some other values."""
     values = [changes.get(name, name) for name in COLUMNS.split(", ")]
     return f"{verb} into deliveries ({COLUMNS}) select {', '.join(values)} from deliveries where status = 'PENDING'"
 
@@ -83,7 +83,7 @@ ATTACKS = [
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with a subscription, and a delivery of each status."""
+    """Makes a file with a subscription, and a delivery of each status."""
     directory = tmp_path_factory.mktemp("written")
 
     async def body() -> None:

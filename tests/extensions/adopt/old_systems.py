@@ -65,7 +65,7 @@ STORIES = {
 
 
 def story_service(directory: Path) -> Path:
-    """The directory of an old story service: eleven jobs, a batch, two stories, a lost one, a research card."""
+    """Makes the directory of an old story service: eleven jobs, a batch, two stories, a lost one, a research card."""
     for name in ("jobs", "batches", "stories", "research_cards"):
         (directory / name).mkdir(parents=True)
     for job in JOBS:
@@ -129,7 +129,7 @@ OFFICE_JOBS: tuple[tuple[int, str, tuple[int, ...], tuple[tuple[str, str | None]
 
 
 def office_database(address: str) -> None:
-    """The tables of an old office scheduler, with twelve jobs; `prio` is what we call `priority`."""
+    """Makes the tables of an old office scheduler, with twelve jobs; `prio` is our `priority`."""
     with psycopg.connect(address) as connection:
         connection.execute(SCHEMA)
         for number, status, others, executions in OFFICE_JOBS:

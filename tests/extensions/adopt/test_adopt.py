@@ -81,7 +81,7 @@ def counts(report: dict[str, Any], expected: dict[str, int]) -> dict[str, int]:
 
 
 def stored(data: Path) -> tuple[Counter[str], Counter[str]]:
-    """How many ids of each kind lead to something, and how many jobs of each status there are."""
+    """Returns how many ids of each kind lead to something, and how many jobs have each status."""
     database = maintenance(databases.url(data))
     kinds = database.ask(lambda tx: tx.select("select kind, alias from aliases", {}))
     chains = database.ask(

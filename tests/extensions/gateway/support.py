@@ -49,5 +49,5 @@ def chat(model: str, text: str = "Hello", **more: Any) -> dict[str, Any]:
 
 
 async def directs(server: Server) -> list[Any]:
-    """All direct executions, the newest first."""
+    """Returns all direct executions, the newest first."""
     return list((await server.scheduler.lists.direct(limit=500)).items)

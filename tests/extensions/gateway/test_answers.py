@@ -43,7 +43,7 @@ async def said(stream: Any) -> str:
 
 
 def form(answer: httpx2.Response) -> tuple[int, str, str | None, str | None]:
-    """Status, type, param and code of an error; its form is checked."""
+    """Returns status, type, param and code of an error, after checking its form."""
     error = answer.json()["error"]
     assert {"message", "type", "param", "code"} <= set(error), error
     assert len(error["message"]) > 10

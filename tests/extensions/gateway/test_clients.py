@@ -33,7 +33,7 @@ def missing(what: str) -> None:
 
 @pytest.fixture
 def modules() -> Path:
-    """The directory of the JavaScript client, which npm installs once."""
+    """Returns the directory of the JavaScript client, which npm installs once."""
     place = ROOT / ".cache/npm" / OPENAI_JS
     if not (place / "node_modules/openai").is_dir():
         if shutil.which("node") is None or shutil.which("npm") is None:

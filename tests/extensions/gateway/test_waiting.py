@@ -36,7 +36,7 @@ def connected(server: Server) -> int:
 
 @asynccontextmanager
 async def callers(server: Server, wanted: list[dict[str, Any]]) -> AsyncIterator[list["asyncio.Task[httpx2.Response]"]]:
-    """Requests that arrive one after the other, while the first occupies the slots."""
+    """Sends requests one after the other, while the first ones occupy the slots."""
     tasks: list[asyncio.Task[httpx2.Response]] = []
     await eventually(lambda: not connected(server))  # The end of an earlier request may not be stored yet.
     limits = httpx2.Limits(max_connections=None)
@@ -54,7 +54,7 @@ async def callers(server: Server, wanted: list[dict[str, Any]]) -> AsyncIterator
 
 
 async def assert_nothing_is_left(server: Server, upstream: FakeUpstream) -> None:
-    """Every slot is free: as many requests as there are slots start at once, and nothing is stored as running."""
+    """Checks that every slot is free: as many requests as slots start at once, and nothing is stored as running."""
     await eventually(lambda: not upstream.active and not connected(server))
     answer = await server.client.post(CHAT, json=chat("plain"), headers={"X-Nextslot-Wait": "5"})
     assert answer.status_code == 200, answer.text

@@ -42,7 +42,7 @@ __all__ = [
 async def old_service(
     tmp_path: Path, *script: ollama.Reply, retries: int = 0, options: Options | None = None
 ) -> AsyncIterator[tuple[Server, ollama.ScriptedOllama]]:
-    """Retries follow at once, so that a chain ends while the test waits."""
+    """Runs the old endpoints. Retries follow at once, so that a chain ends while the test waits."""
     async with ollama.scripted(*script) as model, serving(tmp_path, options) as server:
         server.scheduler.extension(StoryService).use(LanguageModels(LlmConfig(model.base_url)))
         policy = {"max_attempts": retries, "base_delay_seconds": 0.01}
@@ -55,7 +55,7 @@ async def old_service(
 
 
 async def seen(read: Callable[[], Awaitable[T]], is_so: Callable[[T], object]) -> T:
-    """What is read, once it is so; in real time, for what goes over sockets."""
+    """Reads until a condition is true, in real time, for things that use sockets."""
     end = time.monotonic() + 15
     while not is_so(found := await read()):
         assert time.monotonic() < end, found
@@ -64,7 +64,7 @@ async def seen(read: Callable[[], Awaitable[T]], is_so: Callable[[T], object]) -
 
 
 async def until(server: Server, job_id: str) -> dict[str, Any]:
-    """The old job once its chain has ended."""
+    """Returns the old job once its chain has ended."""
     await server.scheduler.wait(job_id)
     answer: dict[str, Any] = (await server.client.get(f"/jobs/{job_id}")).json()
     return answer

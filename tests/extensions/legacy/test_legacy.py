@@ -86,7 +86,7 @@ async def test_CON_004_a_job_has_exactly_the_old_fields(tmp_path: Path) -> None:
             "finished_at", "exit_code", "error", "webhook_url", "webhook_events", "webhook_sent", "webhook_error",
         ]  # fmt: skip
         assert (job["type"], job["status"], job["error"]) == ("research", "succeeded", None)
-        # The old service gave up after 300 seconds, unless told otherwise.
+        # The old service gave up after 300 seconds by default.
         assert job["params"].items() >= {"topic": TOPIC, "tags": ["sea"], "model": None, "timeout": 300}.items()
 
 
@@ -678,7 +678,7 @@ def test_CON_004_a_partial_batch_is_of_interest_to_who_wants_successes_or_failur
 
 
 async def told(server: Server, job_id: str) -> dict[str, Any]:
-    """The old job once its webhook has been delivered."""
+    """Returns the old job once its webhook has been delivered."""
     return await seen(lambda: get(server, f"/jobs/{job_id}"), lambda job: job["webhook_sent"])
 
 

@@ -41,7 +41,7 @@ def a_run(**fields: Any) -> Run:
 
 
 def an_old(status: str = "queued", run: Run | None = None, **fields: Any) -> OldJob:
-    """A chain of one job."""
+    """Makes a chain of one job."""
     if status == "cancelled":
         fields |= {"stage": Stage.CANCELLED, "finished_at": NOW}
     elif status == "running":

@@ -36,7 +36,7 @@ DEFAULTS = {
 }
 HOUR = 3_600_000
 
-# A session that works until it is told to stop, and says that it heard it.
+# A session that works until it is told to stop, and reports that it got the signal.
 LISTENING = """
 import signal, sys, time
 def stop(number, frame):
@@ -79,7 +79,7 @@ class Office:
         return [(await self.job(job))["status"] for job in jobs]
 
     async def until(self, jobs: list[Json], *statuses: str) -> list[Json]:
-        """When each of the jobs has one of these statuses."""
+        """Waits until each of the jobs has one of these statuses."""
         end = time.monotonic() + 30
         while True:
             found = [await self.job(job) for job in jobs]
@@ -111,7 +111,7 @@ class Office:
 
 @asynccontextmanager
 async def serving_office(tmp_path: Path, **config: Any) -> AsyncIterator[Office]:
-    """A server with the office `o` in it: the settings of spec 14.5, and these."""
+    """Runs a server with the office `o`, which has the settings of spec 14.5 and these."""
     async with serving(tmp_path) as server:
         server.scheduler.job_types.add("flaky", flaky)
         office_jobs(server.scheduler).use_roles(
@@ -126,18 +126,18 @@ async def serving_office(tmp_path: Path, **config: Any) -> AsyncIterator[Office]
 
 
 async def flaky(run: RunContext, times: int = 1000, kind: str = "session_error") -> None:
-    """Fails in its first attempts."""
+    """A handler that fails in its first attempts."""
     if run.attempt <= times:
         raise Fail("bad luck", kind)
 
 
 def job(description: str = "a job", **fields: Any) -> Json:
-    """One of a type that takes no time, of a role that has no limit."""
+    """Submits a job of a type that takes no time, with a role that has no limit."""
     return {"description": description, "role": "PO", "job_type": "echo", **fields}
 
 
 def gate(description: str = "a job", **fields: Any) -> Json:
-    """One that runs until the gate is opened."""
+    """Submits a job that runs until the gate is opened."""
     return job(description, job_type="gate", **fields)
 
 
@@ -452,7 +452,7 @@ async def test_US_JS05_AC4_a_priority_is_changed_while_the_job_waits_and_not_aft
 
 
 async def two_tasks(office: Office) -> tuple[list[Json], list[Json]]:
-    """One running, one ready and one pending job for each of two tasks."""
+    """Submits one running, one ready and one pending job for each of two tasks."""
     await office.change(status="paused")
     jobs = [gate(key="a"), gate(priority=1), gate(depends_on=["a"])]
     first = await office.submit(*jobs, task_id="first")

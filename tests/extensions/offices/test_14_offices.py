@@ -56,14 +56,16 @@ MINUTE = 60
 
 
 def item(description: str = "a job", **fields: Any) -> dict[str, Any]:
-    """A job of a request, of a type that takes a second unless its params say more; a failing one fails retryably."""
+    """Makes a job of a request, of a type that takes a second unless its params say more; `failing` makes it fail
+    retryably.
+    """
     if fields.get("job_type") == "fail":
         fields["params"] = {"kind": "session_error", **fields.get("params", {})}
     return {"description": description, "job_type": "work", **fields}
 
 
 def graph(**depends_on: str) -> list[dict[str, Any]]:
-    """Jobs by their keys, each with the keys that it waits for, in one word: `c="ab"`."""
+    """Makes jobs by their keys, each with the keys for which it waits, in one word: `c="ab"`."""
     return [item(key, key=key, depends_on=list(others)) for key, others in depends_on.items()]
 
 
@@ -78,7 +80,7 @@ async def until_ended(scheduler: Scheduler, jobs: list[OfficeJob]) -> list[Offic
 
 
 async def one(scheduler: Scheduler, **fields: Any) -> OfficeJob:
-    """A job of its own in the office `o`."""
+    """Submits a job of its own in the office `o`."""
     return (await office_jobs(scheduler).submit("o", [item(**fields)]))[0]
 
 
@@ -584,7 +586,7 @@ async def test_an_urgent_job_can_be_made_an_ordinary_one_again(tmp_path: Path) -
 
 
 async def two_tasks(scheduler: Scheduler) -> tuple[list[OfficeJob], list[OfficeJob]]:
-    """One running, one ready and one pending job for each of two tasks."""
+    """Submits one running, one ready and one pending job for each of two tasks."""
     await scheduler.offices.create("o", max_concurrent_jobs=2, status="paused")
     jobs = graph(a="", b="", c="a")
     for job in jobs:
@@ -737,7 +739,7 @@ def some_job(chance: random.Random, known: list[OfficeJob]) -> dict[str, Any]:
 
 
 async def counted(scheduler: Scheduler) -> OfficeStats:
-    """The same numbers, found by looking at every job."""
+    """Counts the same numbers by reading every job."""
     jobs = (await office_jobs(scheduler).jobs("o", limit=500)).items
     word = {"timeout": "pending"}
     numbers = dict.fromkeys(("pending", "ready", "processing", "done", "failed", "cancelled"), 0)

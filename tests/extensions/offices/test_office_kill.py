@@ -67,7 +67,7 @@ def until(is_so: Callable[[], object], seconds: float) -> None:
 
 
 def sessions(directory: Path) -> list[str]:
-    """The sessions that began, as they wrote it down themselves."""
+    """Returns the sessions that began, as they wrote it down themselves."""
     path = directory / "sessions"
     return [line.split()[1] for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -84,7 +84,7 @@ def stored_sessions(directory: Path) -> set[str]:
 
 
 def attempts(directory: Path) -> list[list[str]]:
-    """How the attempts of each job ended, in the order in which the jobs were made."""
+    """Returns how the attempts of each job ended, in the order in which the jobs were made."""
     rows = database(directory).execute(
         "select jobs.chain_id, runs.status from jobs left join runs on runs.job_id = jobs.job_id"
         " order by jobs.chain_id, jobs.created_at, jobs.job_id"
@@ -96,7 +96,7 @@ def attempts(directory: Path) -> list[list[str]]:
 
 
 async def main(directory: Path) -> None:
-    """One life: submits what there is to do, if nobody has, and stays until all of it is done."""
+    """Runs one life: submits the jobs unless an earlier life has, and runs until all of them are done."""
     scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", synchronous="NORMAL", extensions=["offices"])
     agent = {"command": [sys.executable, "-ISc", AGENT], "cwd": str(directory)}
     office_jobs(scheduler).use_roles({"PO": agent})

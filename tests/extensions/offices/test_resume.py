@@ -1,4 +1,4 @@
-"""A role that says how to resume: the same session goes on after some kinds of failure, and else a new one begins."""
+"""A role that can resume: the same session continues after some kinds of failure, otherwise a new one begins."""
 
 import asyncio
 import sys

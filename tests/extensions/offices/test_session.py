@@ -35,7 +35,7 @@ def python(code: str) -> list[str]:
 
 @asynccontextmanager
 async def scheduler_with_roles(directory: Path, **roles: Any) -> AsyncIterator[Scheduler]:
-    """A scheduler in real time that has these roles, and an office that retries at once, once."""
+    """Runs a scheduler in real time that has these roles, and an office that retries once, at once."""
     scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", extensions=["offices"])
     office_jobs(scheduler).use_roles(roles)
     async with scheduler:
@@ -45,7 +45,7 @@ async def scheduler_with_roles(directory: Path, **roles: Any) -> AsyncIterator[S
 
 
 async def ended(scheduler: Scheduler, **fields: Any) -> OfficeJob:
-    """A job of the role FE, when it is over."""
+    """Runs a job of the role FE, and returns it when it has ended."""
     (job,) = await office_jobs(scheduler).submit("o", [{"description": "d", "role": "FE", **fields}])
     await scheduler.wait(job.job_id)
     return await office_jobs(scheduler).job("o", job.job_id)

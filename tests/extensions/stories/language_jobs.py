@@ -19,7 +19,9 @@ Submit = Callable[..., Awaitable[Ended]]
 
 @asynccontextmanager
 async def running(directory: Path, models: LanguageModels) -> AsyncIterator[tuple[Scheduler, Submit]]:
-    """A scheduler, and a way to submit a job and wait for its end; dedup knows what completed that way."""
+    """Runs a scheduler. Yields it with a function that submits a job and waits for its end; dedup knows the completed
+    jobs.
+    """
     completed: list[KnownText] = []
     scheduler = Scheduler(f"sqlite:///{directory}/nextslot.db", data=directory)
 

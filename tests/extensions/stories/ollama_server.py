@@ -103,7 +103,7 @@ async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> C
 
 
 def tells(*chunks: str) -> Reply:
-    """A whole answer in pieces."""
+    """Sends a whole answer in pieces."""
 
     async def reply(call: Call) -> None:
         await call.begin()
@@ -123,7 +123,7 @@ def refuses(status: int, body: str) -> Reply:
 
 
 def says(raw: str) -> Reply:
-    """These very lines, and then the end."""
+    """Sends exactly these lines, and then the end."""
 
     async def reply(call: Call) -> None:
         await call.begin()
@@ -154,7 +154,7 @@ def goes_on_for_ever(line: str) -> Reply:
 
 
 async def cuts_the_connection(call: Call) -> None:
-    """In the middle of a chunk of a chunked answer."""
+    """Cuts the connection in the middle of a chunk of a chunked answer."""
     await call.begin(200, "application/x-ndjson", "Transfer-Encoding: chunked")
     line = json.dumps({"message": {"content": "Once upon"}, "done": False}) + "\n"
     await call.send(f"{len(line):x}\r\n{line}\r\nff\r\nhalf")

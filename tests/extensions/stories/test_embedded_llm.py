@@ -287,7 +287,7 @@ def connections(pid: int | None) -> int:
 
 
 def is_gone(pid: int) -> bool:
-    """Ended; somebody may still have to take note of it."""
+    """Returns whether a process has ended, even if its parent has not reaped it yet."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -263,7 +263,7 @@ async def test_spec_11_in_a_stream_research_that_failed_is_an_error(tmp_path: Pa
 
 
 async def stream(server: Server, path: str, body: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Every event, by its kind."""
+    """Returns every event of a stream, by its kind."""
     answer = await server.client.post(path, json=body, headers={"accept": "text/event-stream"})
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = [part.split("\n") for part in answer.text.split("\n\n") if part.startswith("event: ")]

@@ -1,4 +1,4 @@
-"""Stories that are told from research, in a chosen style, by a model whose provider is there."""
+"""Stories that use research, in a chosen style, by a model whose provider is configured."""
 
 import json
 from pathlib import Path
