@@ -27,7 +27,7 @@ class DirectFields(OutcomeFields, Generic[At]):
     FIRST = ("direct_id", "run_id", "job_type", "status")
 
     run_id: Id
-    direct_id: Annotated[str, Says("The id that its caller chose, unique in its office; else the `run_id`")]
+    direct_id: Annotated[str, Says("The id that the caller chose, unique in the office; otherwise the `run_id`")]
     office_id: str
     job_type: str
     params: Mapping[str, Json]
@@ -41,11 +41,14 @@ class DirectFields(OutcomeFields, Generic[At]):
     timeout_at: Later[At | None] = None
     finished_at: Later[At | None] = None
     worker_id: Later[str | None] = None
-    devices: Annotated[Later[Mapping[str, Json] | None], Says("By resource, the named devices that it had")] = None
-    artifacts: Later[tuple[Artifact, ...]] = ()
-    silent_since: Annotated[Later[At | None], Says("Without output and progress since then; only after the alarm")] = (
+    devices: Annotated[Later[Mapping[str, Json] | None], Says("The named devices that the work had, by resource")] = (
         None
     )
+    artifacts: Later[tuple[Artifact, ...]] = ()
+    silent_since: Annotated[
+        Later[At | None],
+        Says("Since when the work has written no output and reported no progress; set only after the alarm"),
+    ] = None
 
 
 class Direct(DirectFields[Instant]):

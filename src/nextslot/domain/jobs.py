@@ -73,10 +73,10 @@ class ChainEnd(StrEnum):
 class JobRequest(Value, Generic[At]):
     """The fields of a request that its job keeps unchanged."""
 
-    template_id: Annotated[Name | None, Says(asked="Or `job_type`: one of the two is needed")] = None
+    template_id: Annotated[Name | None, Says(asked="Required unless `job_type` is given")] = None
     schedule_id: Text | None = None
-    scheduled_for: Annotated[At | None, Says(asked="Not before then")] = None
-    expires_at: Annotated[At | None, Says(asked="Cancelled if it has not started by then")] = None
+    scheduled_for: Annotated[At | None, Says(asked="The job starts no earlier than this")] = None
+    expires_at: Annotated[At | None, Says(asked="The job is cancelled if it has not started by then")] = None
     role: Text | None = None
     task_id: Text | None = None
     title: Title | None = None
@@ -88,7 +88,9 @@ class JobRequest(Value, Generic[At]):
     ] = None
     webhook: WebhookSetting = None
     await_signal: SignalSetting = None
-    unique_key: Annotated[Text | None, Says(asked="While a job with this key has not ended, it is the answer")] = None
+    unique_key: Annotated[Text | None, Says(asked="If a job with this key has not ended, the answer is that job")] = (
+        None
+    )
     created_by: Text | None = None
 
     def kept(self) -> dict[str, Json]:
@@ -104,12 +106,14 @@ class NewJob(JobRequest[Instant]):
         default_factory=dict
     )
     office_id: Name = DEFAULT_OFFICE
-    key: Annotated[Text | None, Says("What `depends_on` of the same request may name")] = None
+    key: Annotated[Text | None, Says("A name for `depends_on` of other jobs in the same request")] = None
     priority: Priority | None = None
-    urgent: Annotated[bool, Says("Before everything else in its office")] = False
+    urgent: Annotated[bool, Says("The job starts before all others in its office")] = False
     depends_on: Annotated[Sequence[str], Says("Jobs of the same office, or keys of the same request")] = ()
     on_dependency_failure: OnDependencyFailure | None = None
-    resources: Annotated[Mapping[str, int] | Sequence[str] | None, Says("Added to those of its type")] = None
+    resources: Annotated[Mapping[str, int] | Sequence[str] | None, Says("Added to the resources of the job type")] = (
+        None
+    )
     retry_policy: Mapping[str, Json] | RetryPolicy | None = None
 
 
@@ -121,7 +125,7 @@ class JobFields(JobRequest[At]):
     job_type: str
     params: Mapping[str, Json]
     priority: Annotated[int, Says("Higher goes first; 1,000,000 is urgent")]
-    position: Annotated[int, Says("Among jobs of the same priority and age, lower goes first")]
+    position: Annotated[int, Says("Among jobs of the same priority and age, the lower position goes first")]
     created_at: At
     queued_at: At
     retry_policy: RetryPolicy
@@ -132,8 +136,8 @@ class JobFields(JobRequest[At]):
     sequence: Annotated[int | None, Says("Its place in its group, from 0")] = None
     retry_of: str | None = None
     webhook_status: Literal["none", "pending", "delivered", "failed"] = "none"
-    asked_at: Annotated[Later[At | None], Says("Since when only its signal holds it back")] = None
-    answer_by: Annotated[Later[At | None], Says("When its signal gets the default answer")] = None
+    asked_at: Annotated[Later[At | None], Says("Since when the job waits for nothing but its signal")] = None
+    answer_by: Annotated[Later[At | None], Says("When the signal gets its default answer")] = None
     started_at: Later[At | None] = None
     finished_at: Later[At | None] = None
     cancel_requested_at: Later[At | None] = None
@@ -142,7 +146,7 @@ class JobFields(JobRequest[At]):
     cancel_reason: Later[str | None] = None
     worker_id: Later[str | None] = None
     aged_steps: Later[
-        Annotated[int, Says("Added to `priority` in the order: one for each period that it was ready")]
+        Annotated[int, Says("Added to `priority` when jobs are ordered: one for each period that the job was ready")]
     ] = 0
 
 

@@ -31,11 +31,11 @@ class KeyFields(Value, Generic[At]):
     office_id: str | None = None
     created_by: str | None = None
     created_at: At
-    expires_at: Annotated[At | None, Says("From then on it opens nothing")] = None
+    expires_at: Annotated[At | None, Says("From then on the key is not valid")] = None
     last_used_at: Later[Annotated[At | None, Says("To the minute")]] = None
-    allowed_addresses: Annotated[tuple[str, ...], Says("Networks that it may be used from; none: all")] = ()
-    job_types: Annotated[tuple[str, ...], Says("The types of jobs that it may make; none: all")] = ()
-    old_key_until: Later[Annotated[At | None, Says("Until then the text before its rotation opens too")]] = None
+    allowed_addresses: Annotated[tuple[str, ...], Says("Networks from which the key may be used; empty: all")] = ()
+    job_types: Annotated[tuple[str, ...], Says("The types of jobs that the key may create; empty: all")] = ()
+    old_key_until: Later[Annotated[At | None, Says("Until then the text before the last rotation is valid too")]] = None
 
 
 class Key(KeyFields):

@@ -78,7 +78,7 @@ class OfficeStatus(Value, Generic[At]):
 
     office_id: str
     paused: bool
-    queued: Annotated[int, Says("Free to go: only order and limits decide")] = 0
+    queued: Annotated[int, Says("Ready jobs, which wait only for order and limits")] = 0
     waiting: int = 0
     running: int = 0
     oldest_queued_at: At | None = None
@@ -91,9 +91,11 @@ class Held(Value, Generic[At]):
 
     resource: str
     since: At
-    next_probe_at: Annotated[At | None, Says("When it is tried again")]
+    next_probe_at: Annotated[At | None, Says("When the resource is tried again")]
     failures: int
-    quota_until: Annotated[At | None, Says("When its quota is renewed, if that is why it is held")] = None
+    quota_until: Annotated[
+        At | None, Says("When the quota is renewed, if the resource is held because its quota is used up")
+    ] = None
 
 
 class SchedulerStatus(Value):

@@ -11,19 +11,19 @@ class Node(Value, Generic[At]):
 
     node_id: str
     status: Literal["live", "draining", "left", "lost"]
-    is_leader: Annotated[bool, Says("It does for all what one must do: cron, timers, webhooks, retention")]
-    running: Annotated[int, Says("Jobs and direct executions")]
-    max_running: Annotated[int, Says("0: no limit of its own")]
+    is_leader: Annotated[bool, Says("Whether the node does the work for all nodes: cron, timers, webhooks, retention")]
+    running: Annotated[int, Says("How many jobs and direct executions run")]
+    max_running: Annotated[int, Says("The most that may run on the node; 0: no limit")]
     resources: Annotated[Mapping[str, int], Says("Units that this machine has")]
-    job_types: Annotated[tuple[str, ...], Says("What it can run")]
+    job_types: Annotated[tuple[str, ...], Says("The job types that the node can run")]
     host: str
     pid: int
     version: str
-    life: Annotated[int, Says("How often it has joined")]
+    life: Annotated[int, Says("How often the node has joined")]
     joined_at: At
-    last_seen_at: Annotated[At, Says("When it last renewed its lease")]
-    lease_until: Annotated[At | None, Says("When it is taken for lost; null where it cannot be")]
-    ended_at: Annotated[At | None, Says("When it left, or was lost")]
+    last_seen_at: Annotated[At, Says("When the node last renewed its lease")]
+    lease_until: Annotated[At | None, Says("When the others treat the node as lost; null without leases")]
+    ended_at: Annotated[At | None, Says("When the node left or was lost")]
 
     @property
     def is_live(self) -> bool:

@@ -29,15 +29,15 @@ class OfficeFields(Value, Generic[At]):
     status: str = "active"
     max_concurrent_jobs: int = 3
     role_limits: Mapping[str, int] = field(default_factory=lambda: {"FE": 1, "BE": 1, "QA": 1, "DevOps": 1})
-    timeout_seconds: Annotated[float | None, Says("null: by the role of a job, else 30 minutes; in `default` none")] = (
-        None
-    )
+    timeout_seconds: Annotated[
+        float | None, Says("null: the timeout of the job's role, or 30 minutes; none in `default`")
+    ] = None
     retry_policy: RetryPolicy = _USUAL_RETRIES
     cancel_mode: CancelMode = CancelMode.INTERRUPT
     on_dependency_failure: OnDependencyFailure = OnDependencyFailure.WAIT
     webhook: WebhookSetting = None
     priority_aging_seconds: Annotated[
-        float | None, Says("For each such period that a job is ready, it goes before others by one priority more")
+        float | None, Says("For each such period that a job is ready, the order treats its priority as one higher")
     ] = None
     created_at: At
 
@@ -115,14 +115,14 @@ class Quotas(Value):
     queued_jobs: Annotated[int, Says("Jobs that have not ended")] = 10_000_000
     lanes: Annotated[int, Says("Different combinations of type, role and resources of its ready jobs")] = 1_000
     batch_jobs: Annotated[int, Says("Jobs that one request of its keys may name; 0: 100,000")] = 500
-    requests_per_second: Annotated[int, Says("On average; twice as many at once")] = 5_000
+    requests_per_second: Annotated[int, Says("On average; a short burst may have twice as many")] = 5_000
     streams: Annotated[
         int, Says("Open streams of events, logs and direct requests; 0: as the server allows any caller")
     ] = 0
     direct_callers: Annotated[int, Says("Direct requests that wait; 0: as `[limits] direct_waiting` says")] = 0
     delivery_places: Annotated[int, Says("Webhook attempts in progress; 0: half of what others leave")] = 0
     body_bytes: Annotated[int, Says("Bytes of request bodies in progress; 0: as the server allows any caller")] = 0
-    stored_bytes: Annotated[int, Says("Bytes of its logs and artifacts, on each node; 0: any")] = 0
-    max_concurrent_jobs: Annotated[int, Says("The most that the office may set for itself; 0: anything")] = 0
-    job_types: Annotated[tuple[str, ...], Says("The types of its jobs; none: all")] = ()
+    stored_bytes: Annotated[int, Says("Bytes of logs and artifacts on each node; 0: no limit")] = 0
+    max_concurrent_jobs: Annotated[int, Says("The highest limit that the office may set for itself; 0: any")] = 0
+    job_types: Annotated[tuple[str, ...], Says("The job types that the office may use; empty: all")] = ()
     own_resources: Annotated[bool, Says("Whether its keys may name resources that nobody has declared")] = False

@@ -89,10 +89,10 @@ class SeriesPoint(Value, Generic[At]):
 
     at: Annotated[At, Says("When the step begins")]
     completed: int
-    failed: Annotated[int, Says("Every attempt counts, also one that is retried")]
+    failed: Annotated[int, Says("Every attempt counts, even if it was retried")]
     skipped: int
     cancelled: int
-    wait_p50_seconds: Annotated[float | None, Says("Of those that started; null: none did")]
+    wait_p50_seconds: Annotated[float | None, Says("Of the jobs that started; null if none did")]
     wait_p95_seconds: float | None
     duration_p50_seconds: float | None
     duration_p95_seconds: float | None
@@ -105,7 +105,7 @@ class Series(Value):
     """Points without a gap, the oldest first; `step` is in seconds."""
 
     step: int
-    counted_from: Annotated[Instant | None, Says("What ended before is not counted; None: all of it is")]
+    counted_from: Annotated[Instant | None, Says("Ends before this time are not counted; null: all are")]
     points: tuple[SeriesPoint, ...]
 
 

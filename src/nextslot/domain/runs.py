@@ -31,7 +31,7 @@ class OutcomeFields(Value):
     exit_code: Later[int | None] = None
     error: Later[str | None] = None
     failure_kind: Later[FailureKind | None] = None
-    reason: Annotated[Later[str | None], Says("Why it was SKIPPED")] = None
+    reason: Annotated[Later[str | None], Says("Why the run was SKIPPED")] = None
     log_path: Later[str | None] = None
     session_id: Later[str | None] = None
     result: Annotated[Later[Json], Says("What the work returned")] = None
@@ -50,10 +50,13 @@ class Run(OutcomeFields, Generic[At]):
     status: Annotated[RunStatus | None, Says("null while it runs")] = None
     timeout_at: At | None = None
     finished_at: At | None = None
-    silent_since: Annotated[Later[At | None], Says("Without output and progress since then; only after the alarm")] = (
+    silent_since: Annotated[
+        Later[At | None],
+        Says("Since when the work has written no output and reported no progress; set only after the alarm"),
+    ] = None
+    devices: Annotated[Later[Mapping[str, Json] | None], Says("The named devices that the work had, by resource")] = (
         None
     )
-    devices: Annotated[Later[Mapping[str, Json] | None], Says("By resource, the named devices that it had")] = None
     park: Annotated[Later[Mapping[str, Json] | None], Says("The signal that its session waits for")] = None
     artifacts: Apart[tuple[Artifact, ...]] = ()
 

@@ -49,8 +49,10 @@ class Template(Value, Generic[At]):
 
     template_id: Id
     name: Text
-    job_type: Annotated[Text | None, Says("null: it makes a group", asked="Or `jobs`: one of the two is needed")] = None
-    params: Annotated[Mapping[str, Json], Says(asked="What a job needs besides, it must be given")] = field(
+    job_type: Annotated[
+        Text | None, Says("null: the template makes a group", asked="Required unless `jobs` is given")
+    ] = None
+    params: Annotated[Mapping[str, Json], Says(asked="Other required parameters must come with each job")] = field(
         default_factory=dict
     )
     priority: Priority = 0
@@ -60,9 +62,9 @@ class Template(Value, Generic[At]):
     affinity: Affinity | None = None
     webhook: WebhookSetting = None
     description: Text | None = None
-    office_id: Annotated[str, Says("Its jobs and schedules are of this office", asked="It stays in its office")] = (
-        DEFAULT_OFFICE
-    )
+    office_id: Annotated[
+        str, Says("The office of its jobs and schedules", asked="The office of a template cannot change")
+    ] = DEFAULT_OFFICE
     jobs: Annotated[JobSettings, Says("The jobs of a group, as in POST /api/job-groups; null: one job")] = None
     mode: Annotated[
         GroupMode | None, Says(asked="Of a group. Default: `parallel` if a job has `depends_on`, else `sequential`")
@@ -88,7 +90,7 @@ class ScheduleFields(Value, Generic[At]):
     overlap: Overlap = Overlap.ALLOW
     priority: int | None = None
     last_triggered_at: At | None = None
-    next_trigger_at: Annotated[At | None, Says("null while it is disabled")] = None
+    next_trigger_at: Annotated[At | None, Says("null while the schedule is disabled")] = None
     created_at: At
     deleted_at: At | None = None
 
@@ -111,8 +113,8 @@ class Occurrence(Value, Generic[At]):
     outcome: Literal["fired", "skipped"]
     reason: SkipReason | None = None
     detail: str | None = None
-    job_id: Annotated[str | None, Says("The job that it made; of a group the first one")] = None
-    group_id: Annotated[str | None, Says("The group that it made, if its template makes one")] = None
+    job_id: Annotated[str | None, Says("The job that the occurrence created; for a group its first one")] = None
+    group_id: Annotated[str | None, Says("The group that the occurrence created, if the template makes one")] = None
 
 
 class Upcoming(Value):

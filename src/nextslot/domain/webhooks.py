@@ -57,7 +57,7 @@ class Webhook(Value, Generic[At]):
     enabled: bool = True
     disabled_reason: str | None = None
     # Until this time the secret before the last rotation still signs.
-    old_secret_until: Later[Annotated[At | None, Says("Until then the secret before signs too")]] = None
+    old_secret_until: Later[Annotated[At | None, Says("Until then the previous secret signs too")]] = None
     created_by: str | None = None
     created_at: At
     format: Annotated[str | None, Says(f"Of {', '.join(CHAT_FORMATS)}; null: signed JSON for programs")] = None

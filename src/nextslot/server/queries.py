@@ -23,7 +23,7 @@ Limit = Annotated[int, Field(ge=1, le=500)]
 
 ChosenIn = Annotated[
     str | None,
-    InQuery(description="Where the id or name was chosen; default: the key's office, else `default`"),
+    InQuery(description="The office in which the id or name was chosen; default: the key's office, else `default`"),
 ]
 
 

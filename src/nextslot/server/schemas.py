@@ -56,7 +56,7 @@ When = Annotated[
 Id = Annotated[str, Field(examples=["0193f6a2-7b1c-7c3e-8d52-6f0a9e1b2c3d"])]
 # For routes whose answers have expected times.
 ForecastWait = Annotated[
-    float, Field(ge=0, le=30, description="How long to wait for a forecast; 0: answer with the one that is there")
+    float, Field(ge=0, le=30, description="How long to wait for a forecast; 0: answer with the existing one")
 ]
 # How many items of a long list are processed in one turn of the event loop: a few milliseconds of work.
 SOME = 500
@@ -104,7 +104,7 @@ def without(body: type[Body], *names: str) -> type[Body]:
 
 
 class FieldProblem(ResponseModel):
-    field: str = Field(description="Where, such as `jobs.3.params`; empty when it is the request as a whole")
+    field: str = Field(description="The field, such as `jobs.3.params`; empty if the whole request is wrong")
     problem: str
 
 
@@ -140,7 +140,7 @@ IN_ANSWERS: Mapping[Any, Any] = {"time": Time, domain.RetryPolicy: RetryPolicy, 
 
 @shows(domain.Job, IN_ANSWERS)
 class Job(ResponseModel):
-    attempt: int = Field(description="Its place in its chain, from 1")
+    attempt: int = Field(description="The place of the job in its chain, from 1")
 
 
 @shows(domain.Run, IN_ANSWERS)
@@ -154,7 +154,7 @@ class Progress(ResponseModel):
 
 
 class RunDetail(Run):
-    progress: Progress | None = Field(description="While it runs, if it reports any")
+    progress: Progress | None = Field(description="The progress of a running job, if it reports any")
 
 
 @shows(domain.Signal, IN_ANSWERS)
@@ -169,7 +169,7 @@ class Checkpoint(ResponseModel):
 
 class JobDetail(Job):
     run: Run | None
-    checkpoint: Checkpoint | None = Field(description="The last one of its chain, which its next attempt gets")
+    checkpoint: Checkpoint | None = Field(description="The last checkpoint of the chain, which the next attempt gets")
     chain: list[Job] = Field(description="The whole chain from its root, this job included")
 
 

@@ -53,11 +53,13 @@ class DirectBody(Body):
     params: dict[str, Any] = Field(default_factory=dict)
     wait_timeout_seconds: float | None = Field(None, ge=0, le=86_400, description="For the slot; default 300")
     timeout_seconds: Seconds | None = Field(None, description="For the work; default: the type's, else one hour")
-    detach: bool = Field(False, description="The work goes on if the caller hangs up while it runs")
-    direct_id: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$", description="Of your own choice")
+    detach: bool = Field(False, description="Whether the work continues if the caller hangs up while it runs")
+    direct_id: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$", description="An id that you choose"
+    )
     webhook: WebhookBody | None = None
     affinity: str | None = Field(
-        None, min_length=1, max_length=200, description="What its resource should have loaded, such as a model"
+        None, min_length=1, max_length=200, description="What the resource should have loaded, such as a model"
     )
     office_id: str = Field(DEFAULT_OFFICE, description="Default: the key's office, else `default`")
 

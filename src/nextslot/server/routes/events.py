@@ -28,7 +28,7 @@ ASK_AGAIN_SECONDS = 1.0
 
 @in_query(EventFilter)
 class EventQuery(PageQuery):
-    after: int = Field(0, ge=0, lt=2**53, description="The number of the last event that was seen")
+    after: int = Field(0, ge=0, lt=2**53, description="The number of the last event that the client has seen")
 
 
 @events.get("/api/events", response_model=Page[schemas.Event], responses={200: {"content": {"text/event-stream": {}}}})

@@ -31,15 +31,21 @@ class GroupBody(Body):
     mode: Annotated[GroupMode, Field(strict=False)] | None = Field(None, description="Needed with `jobs`")
     on_failure: Annotated[OnFailure, Field(strict=False)] | None = Field(None, description="Default: `stop`")
     jobs: Annotated[KeyedJobs, Field(description="All of one office")] | None = None
-    webhook: WebhookBody | None = Field(None, description="Gets one `group.finished` message, when all have ended")
-    template_id: str | None = Field(None, description="A template that makes a group; in place of `jobs` and `mode`")
-    office_id: str = Field("default", description="Of the template. Default: the key's office, else `default`")
-    params: dict[str, Any] | None = Field(None, description="Of every job of the template, over its own")
-    priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Of every job of the template")
+    webhook: WebhookBody | None = Field(None, description="Gets one `group.finished` message when all jobs have ended")
+    template_id: str | None = Field(None, description="A template of a group, in place of `jobs` and `mode`")
+    office_id: str = Field(
+        "default", description="The office of the template. Default: the key's office, else `default`"
+    )
+    params: dict[str, Any] | None = Field(
+        None, description="Parameters for every job of the template; they override its own"
+    )
+    priority: int | None = Field(
+        None, ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="The priority of every job of the template"
+    )
 
 
 class GroupDetail(schemas.Group):
-    jobs: list[schemas.Job] = Field(description="By place; retries follow what they retry")
+    jobs: list[schemas.Job] = Field(description="In the order of their places; a retry follows the job that it retries")
 
 
 @in_query(GroupFilter)
@@ -48,8 +54,8 @@ class GroupQuery(PageQuery):
 
 
 class GroupCancelled(schemas.Group):
-    stopping: list[str] = Field(description="Members that run and were interrupted")
-    finishing: list[str] = Field(description="Members that run and are left to finish")
+    stopping: list[str] = Field(description="Running members that were interrupted")
+    finishing: list[str] = Field(description="Running members that may finish")
 
 
 @groups.post("/api/job-groups", status_code=201, response_model=GroupDetail)

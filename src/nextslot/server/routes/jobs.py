@@ -40,7 +40,7 @@ class BatchBody(Body):
 
 
 class ChangeBody(partial(without(JobBody, *(set(JobBody.model_fields) - CHANGEABLE)))):  # type: ignore[misc]
-    """What is not given stays."""
+    """Fields that are not given stay as they are."""
 
 
 class CancelBody(Body):
@@ -49,7 +49,7 @@ class CancelBody(Body):
 
 
 class MoveBody(Body):
-    """Exactly one of them."""
+    """Exactly one of the fields must be given."""
 
     to: Literal["front", "back"] | None = None
     before: str | None = None
@@ -58,7 +58,7 @@ class MoveBody(Body):
 
 
 class RerunBody(Body):
-    params: dict[str, Any] | None = Field(None, description="Replace those of the job, key by key")
+    params: dict[str, Any] | None = Field(None, description="They replace the parameters of the job, key by key")
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
 
 
@@ -70,7 +70,7 @@ class JobQuery(PageQuery):
 
 @in_body(JobFilter)
 class BulkBody(Body):
-    all: bool = Field(False, description="Needed if nothing else is given: every job")
+    all: bool = Field(False, description="Required to change every job, if no filter is given")
 
 
 class BulkRetryBody(BulkBody):
@@ -89,8 +89,8 @@ class Items(schemas.ResponseModel):
 
 class Cancelled(schemas.ResponseModel):
     cancelled: int
-    stopping: int = Field(description="Running, and interrupted")
-    finishing: int = Field(description="Running, and left to finish; nothing is retried")
+    stopping: int = Field(description="Running jobs that were interrupted")
+    finishing: int = Field(description="Running jobs that may finish, without a retry")
     job_ids: list[str] = Field(description="The first 1,000")
 
 
@@ -114,14 +114,14 @@ class Why(schemas.ResponseModel):
     expected_end: schemas.Time | None
     confidence: Confidence
     forecast_at: schemas.Time | None = Field(
-        description="When its forecast was made; null: the job needs none, or it is not there yet"
+        description="When the forecast was made; null: the job needs none, or it is not ready yet"
     )
 
 
 class DryRun(Why):
     """What a job would wait for, and when it would run."""
 
-    job: schemas.Job = Field(description="As it would be; its id names no job unless `is_new` is false")
+    job: schemas.Job = Field(description="The job as it would be; no job has its id unless `is_new` is false")
     is_new: bool = Field(description="false: the request would be answered with this job, which has its `unique_key`")
 
 
@@ -308,7 +308,7 @@ class _JobReader:
         self._last = NewJob()
 
     def job(self, item: Any) -> NewJob:
-        """Raises ValidationError."""
+        """Returns the next job; raises ValidationError if it is invalid."""
         if not isinstance(item, dict):  # The framework has validated a short list already.
             return new_job(item if isinstance(item, JobBody) else _JOB.validate_python(item), self._caller)
         params = item.get("params")

@@ -23,34 +23,43 @@ keys = router("Keys and audit")
 class KeyBody(Body):
     name: Text = Field(examples=["ci"])
     scopes: Annotated[list[Literal["read", "submit", "operate", "admin"]], Field(min_length=1, max_length=4)]
-    office_id: str | None = Field(None, description="For this office only; not for an admin's")
-    expires_at: When | None = Field(None, description="From then on it opens nothing; not for the first admin's")
-    allowed_addresses: list[str] = Field(
-        [], max_length=100, description="Addresses and networks that it may be used from", examples=[["10.0.0.0/8"]]
+    office_id: str | None = Field(None, description="The only office of the key; not allowed for the scope `admin`")
+    expires_at: When | None = Field(
+        None, description="From then on the key is not valid; not allowed for the first admin key"
     )
-    job_types: list[Text] = Field([], max_length=1000, description="The types of jobs that it may make; none: all")
+    allowed_addresses: list[str] = Field(
+        [],
+        max_length=100,
+        description="Addresses and networks from which the key may be used",
+        examples=[["10.0.0.0/8"]],
+    )
+    job_types: list[Text] = Field(
+        [], max_length=1000, description="The types of jobs that the key may create; empty: all"
+    )
 
 
 class RotateBody(Body):
-    overlap_seconds: float = Field(0, ge=0, le=30 * 86_400, description="How long the text before opens too")
+    overlap_seconds: float = Field(0, ge=0, le=30 * 86_400, description="How long the previous text stays valid")
 
 
 @shows(domain.Key, schemas.IN_ANSWERS)
 class KeyAnswer(schemas.ResponseModel):
-    scopes: list[str] = Field(description="The one that was given, and those that it includes")
+    scopes: list[str] = Field(description="The given scope, and those that it includes")
 
 
 class Me(schemas.ResponseModel):
     name: str = Field(description="The name of the key; `local` on a server without keys")
     key_id: str | None
-    scopes: list[str] = Field(description="What it may do")
+    scopes: list[str] = Field(description="The scopes of the caller")
     office_id: str | None = Field(description="null: every office")
     last_event: int = Field(description="The number of the newest event; follow them from there")
     extensions: list[str] = Field(description="The extensions that this server has")
 
 
 class NewKey(KeyAnswer):
-    key: str | None = Field(None, description="What its holder sends. It is shown this once and not stored.")
+    key: str | None = Field(
+        None, description="The text that the holder sends. No other answer shows it, and it is not stored."
+    )
 
 
 @shows(domain.AuditEntry, schemas.IN_ANSWERS)

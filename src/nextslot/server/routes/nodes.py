@@ -16,7 +16,7 @@ nodes = router("Nodes")
 
 
 class DrainBody(Body):
-    undo: bool = Field(False, description="It works again")
+    undo: bool = Field(False, description="Ends the drain: the node works again")
 
 
 @shows(domain.Node, schemas.IN_ANSWERS)

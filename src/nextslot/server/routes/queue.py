@@ -31,7 +31,7 @@ class OrderBody(Body):
 
 
 class ScopeBody(Body):
-    """One of them; nothing is the whole scheduler."""
+    """At most one of the fields; without any, the request concerns the whole scheduler."""
 
     office_id: str | None = None
     job_type: str | None = None
@@ -40,7 +40,7 @@ class ScopeBody(Body):
 
 class QueuedJob(schemas.Job):
     place: int = Field(description="From 1")
-    expected_start: schemas.Time | None = Field(description="For the first 1,000")
+    expected_start: schemas.Time | None = Field(description="Only for the first 1,000 jobs")
     expected_end: schemas.Time | None
 
 
@@ -51,14 +51,14 @@ class RunningJob(schemas.Job):
 class Queue(schemas.ResponseModel):
     office_id: str
     paused: bool = Field(description="This office, or the whole scheduler")
-    paused_by: list[Literal["scheduler", "office"]] = Field(description="What must be resumed before it goes on")
+    paused_by: list[Literal["scheduler", "office"]] = Field(description="What must be resumed before jobs start again")
     running: list[RunningJob]
     queue: list[QueuedJob]
     next_cursor: str | None
     reservation: schemas.Reservation | None
     direct_waiting: int
     forecast_at: schemas.Time | None = Field(
-        description="When the forecast was made; null: not yet, ask again with `wait_seconds`"
+        description="When the forecast was made; null: not ready yet, request it again with `wait_seconds`"
     )
 
 

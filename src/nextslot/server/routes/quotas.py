@@ -19,7 +19,7 @@ quotas = router("Quotas")
 
 
 class QuotasPatch(Body):
-    """What is not given stays; null is back to the default."""
+    """Fields that are not given stay as they are; null restores the default."""
 
     queued_jobs: Count | None = None
     lanes: Limit | None = None

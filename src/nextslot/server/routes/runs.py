@@ -109,7 +109,7 @@ async def park_run(run_id: str, body: ParkBody, request: Request) -> Response:
 async def get_log(
     run_id: str,
     request: Request,
-    tail: Annotated[int | None, Query(ge=0, le=100_000, description="The last so many lines")] = None,
+    tail: Annotated[int | None, Query(ge=0, le=100_000, description="Only this many of the last lines")] = None,
     offset: Annotated[int, Query(ge=0, le=2**53, description="From this byte on")] = 0,
 ) -> Response:
     """Returns the log as text, at most 1 MiB at once. An event stream follows it to its end.

@@ -36,18 +36,20 @@ class ScheduleBody(Body):
     enabled: bool = True
     param_overrides: dict[str, Any] | None = None
     office_id: str = Field(DEFAULT_OFFICE, description="Default: the key's office, else `default`")
-    catch_up: Literal["latest", "all", "none"] = Field("latest", description="What becomes of missed occurrences")
+    catch_up: Literal["latest", "all", "none"] = Field("latest", description="Which missed occurrences fire")
     catch_up_window_seconds: Seconds = Field(86_400, description="Older ones are outside the window")
-    overlap: Literal["allow", "skip"] = Field("allow", description="While the job or the group before has not ended")
+    overlap: Literal["allow", "skip"] = Field(
+        "allow", description="Whether an occurrence fires while the previous job or group has not ended"
+    )
     priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
 
 
 class SchedulePatch(partial(ScheduleBody)):  # type: ignore[misc]
-    """What is not given stays; it applies to the next occurrence (DEC-010)."""
+    """Fields that are not given stay as they are; a change applies from the next occurrence on (DEC-010)."""
 
 
 class SchedulePut(without(ScheduleBody, "name", "office_id")):  # type: ignore[misc]
-    """The schedule as it shall be; what is not given gets its default, except `enabled`, which stays."""
+    """The whole schedule: fields that are not given get their defaults, except `enabled`, which stays."""
 
 
 class TriggerBody(Body):
@@ -64,7 +66,7 @@ class Schedule(schemas.ResponseModel):
 
 class Upcoming(schemas.ResponseModel):
     utc: schemas.Time
-    local: str = Field(description="On the clock of its zone")
+    local: str = Field(description="Local time in the zone")
 
 
 class UpcomingList(schemas.ResponseModel):

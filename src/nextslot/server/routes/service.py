@@ -34,7 +34,7 @@ class Health(schemas.ResponseModel):
 
 class Ready(schemas.ResponseModel):
     status: Literal["ready"]
-    warnings: list[str] = Field(description="What is not wrong yet: little disk space")
+    warnings: list[str] = Field(description="Problems that are about to come: little disk space")
 
 
 class JobType(schemas.ResponseModel):
@@ -74,15 +74,15 @@ class Changed(schemas.ResponseModel):
 
 class Reloaded(schemas.ResponseModel):
     applied: list[Changed]
-    needs_restart: list[Changed] = Field(description="What a running process cannot change about itself")
+    needs_restart: list[Changed] = Field(description="Settings that change only with a restart")
 
 
 class Status(schemas.ResponseModel):
     version: str
-    node: str = Field(description="The one that answers")
-    live_nodes: int = Field(description="How many share the database now")
+    node: str = Field(description="The node that answers")
+    live_nodes: int = Field(description="How many live nodes share the database")
     ready: bool
-    not_ready_because: str | None = Field(description="What keeps it from taking and running jobs")
+    not_ready_because: str | None = Field(description="Why it does not accept and run jobs")
     now: schemas.Time
     paused: Paused
     offices: list[OfficeStatus]

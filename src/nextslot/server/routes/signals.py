@@ -35,7 +35,9 @@ button{{font:inherit;padding:.5rem 1.2rem;margin-right:1rem}}</style><h1>{title}
 class SignalBody(Body):
     answer: Literal["approve", "reject"] = "approve"
     payload: Any = Field(None, description="JSON of at most 64 KiB, which the work gets")
-    signal_id: Text | None = Field(None, description="A name of your choice: sent again, it is the same answer")
+    signal_id: Text | None = Field(
+        None, description="An id that you choose: a repeated request with it has no further effect"
+    )
 
 
 class Items(schemas.ResponseModel):

@@ -35,7 +35,7 @@ class SeriesPoint(schemas.ResponseModel):
 
 class Series(schemas.ResponseModel):
     step: int = Field(description="Seconds")
-    counted_from: schemas.Time | None = Field(description="What ended before is not counted; null: all of it is")
+    counted_from: schemas.Time | None = Field(description="Ends before this time are not counted; null: all are")
     points: list[SeriesPoint] = Field(description="Without a gap, the oldest first; at most 1,000")
 
 

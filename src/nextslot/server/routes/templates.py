@@ -45,12 +45,12 @@ class TemplateBody(Body):
     name: Text = Field(
         description="Unique in its office among those that are not archived", examples=["nightly report"]
     )
-    job_type: Text | None = Field(None, description="Or `jobs`: one of the two is needed", examples=["research"])
+    job_type: Text | None = Field(None, description="Required unless `jobs` is given", examples=["research"])
     jobs: TemplateJobs | None = Field(None, description="The jobs of a group, in order")
 
 
 class TemplatePut(without(TemplateBody, "name", "office_id")):  # type: ignore[misc]
-    """The template as it shall be; what is not given gets its default."""
+    """The whole template: fields that are not given get their defaults."""
 
 
 class TemplateQuery(PageQuery):
@@ -58,7 +58,7 @@ class TemplateQuery(PageQuery):
 
 
 class TemplatePatch(partial(TemplateBody)):  # type: ignore[misc]
-    """What is not given stays."""
+    """Fields that are not given stay as they are."""
 
 
 @shows(domain.Template, schemas.IN_ANSWERS)

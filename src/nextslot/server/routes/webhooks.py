@@ -34,7 +34,7 @@ class SubscriptionWithState(SubscriptionBody):
 
 
 class SubscriptionPatch(partial(SubscriptionWithState)):  # type: ignore[misc]
-    """What is not given stays."""
+    """Fields that are not given stay as they are."""
 
 
 @shows(domain.Webhook, schemas.IN_ANSWERS)
@@ -43,7 +43,7 @@ class Subscription(schemas.ResponseModel):
 
 
 class SubscriptionWithSecret(Subscription):
-    secret: str | None = Field(None, description="What messages are signed with. It is shown this once.")
+    secret: str | None = Field(None, description="The secret that signs the messages. No other answer shows it.")
 
 
 @shows(domain.Attempt, schemas.IN_ANSWERS)
