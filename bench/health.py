@@ -55,7 +55,7 @@ class Stream:
         writer.write(head.encode())
         rest = b""
         while piece := await reader.read(2**20):
-            # A separator stays with what follows it: none is seen in two halves.
+            # The last separator stays with the bytes after it, so that no separator is cut in two.
             lines, found, rest = (rest + piece).rpartition(b"\n\n")
             rest = found + rest
             if not self._is_strict:

@@ -147,7 +147,7 @@ def set_based(sql: str, lists: tuple[tuple[str, str], ...]) -> str | None:
         name = token[1]
         return f"(cast(:{name} as {types[name]}[]))[{place}]" if name in types else token[0]
 
-    # The expression keeps the planner from any index but the key's: for several rows, others can seem as good while the
+    # The expression leaves the planner only the key's index. For several rows, other indexes can seem as good while the
     # statistics are those of an empty table, and would then be scanned from end to end.
     after = _ALSO.sub(r" and coalesce((\1), false)\2", sql[key.end() :])
     found = f"where {key[1]} = any(cast(:{key[1]} as {types[key[1]]}[]))"
