@@ -167,6 +167,7 @@ def test_the_tail_is_the_end_of_the_whole_and_says_where_it_begins(tmp_path: Pat
     assert run_log.read(paths, found.start, 10**9).text.endswith(found.text)
     assert len(run_log.read(paths, found.start, 10**9).text) <= len(found.text) + 1
     assert found.next == found.size == 3 * CAP + len("an unfinished line")
+    assert found.line == everything[: len(everything) - len(found.text)].count(b"\n") + 1
 
 
 def test_a_join_that_is_killed_at_any_point_is_finished_by_the_next(tmp_path: Path, monkeypatch: Any) -> None:

@@ -2,9 +2,12 @@
 import { useEffect, useMemo, useState } from "./lib.js";
 
 export function here() {
-  const [path, query = ""] = location.hash.replace(/^#/, "").split(/\?(.*)/s);
+  // Lines of a log stand at the end: #/jobs/ID#L120, #/jobs/ID#L120-L130.
+  const [, route, from, until] = location.hash.match(/^#?(.*?)(?:#L(\d+)(?:-L(\d+))?)?$/s);
+  const [path, query = ""] = route.split(/\?(.*)/s);
   const parts = path.split("/").filter(Boolean).map(decoded);
-  return { view: parts[0] || "overview", parts: parts.slice(1), query: Object.fromEntries(new URLSearchParams(query)) };
+  const lines = from ? [Number(from), Number(until || from)] : null;
+  return { view: parts[0] || "overview", parts: parts.slice(1), query: Object.fromEntries(new URLSearchParams(query)), lines };
 }
 
 function decoded(part) {
@@ -15,12 +18,12 @@ function decoded(part) {
   }
 }
 
-export function link(parts, query) {
+export function link(parts, query, mark = "") {
   const path = [].concat(parts).map(encodeURIComponent).join("/");
   const given = Object.entries(query || {}).filter(
     ([, value]) => value !== undefined && value !== null && value !== "",
   );
-  return `#/${path}${given.length ? `?${new URLSearchParams(given)}` : ""}`;
+  return `#/${path}${given.length ? `?${new URLSearchParams(given)}` : ""}${mark && `#${mark}`}`;
 }
 
 export function go(parts, query) {
@@ -28,8 +31,8 @@ export function go(parts, query) {
 }
 
 // The same view with another query: no step in the history for each letter typed.
-export function change(parts, query) {
-  history.replaceState(history.state, "", link(parts, query));
+export function change(parts, query, mark) {
+  history.replaceState(history.state, "", link(parts, query, mark));
   dispatchEvent(new HashChangeEvent("hashchange"));
 }
 

@@ -13,14 +13,48 @@ export const named = (job) => job.title || job.job_type;
 
 const two = (number) => String(number).padStart(2, "0");
 
-export function day(time) {
+// The zone of the times that are shown: the browser's, UTC, or that of a schedule while its page says so.
+const ZONE = "nextslot-zone";
+const OWN_ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+let zone = localStorage.getItem(ZONE) === "UTC" ? "UTC" : OWN_ZONE;
+const formats = new Map();
+const watchers = new Set();
+
+export const zoneName = () => zone;
+export const isOwnZone = () => zone === OWN_ZONE;
+
+export function setZone(name, isKept = true) {
+  zone = name || OWN_ZONE;
+  if (isKept && zone === "UTC" && OWN_ZONE !== "UTC") localStorage.setItem(ZONE, zone);
+  else if (isKept) localStorage.removeItem(ZONE);
+  for (const call of watchers) call(zone);
+}
+
+export function watchZone(call) {
+  watchers.add(call);
+  return () => watchers.delete(call);
+}
+
+// Year, month, day, hour, minute and second of an instant in the zone.
+function partsOf(time) {
   const at = new Date(time);
-  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  if (zone === OWN_ZONE) return [at.getFullYear(), at.getMonth() + 1, at.getDate(), at.getHours(), at.getMinutes(), at.getSeconds()];
+  if (!formats.has(zone)) {
+    const two = "2-digit";
+    const wanted = { timeZone: zone, hourCycle: "h23", year: "numeric", month: two, day: two, hour: two, minute: two, second: two };
+    formats.set(zone, new Intl.DateTimeFormat("en-CA", wanted));
+  }
+  return formats.get(zone).formatToParts(at).filter((one) => one.type !== "literal").map((one) => Number(one.value));
+}
+
+export function day(time) {
+  const [year, month, date] = partsOf(time);
+  return `${year}-${two(month)}-${two(date)}`;
 }
 
 export function clock(time) {
-  const at = new Date(time);
-  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  const [, , , hour, minute, second] = partsOf(time);
+  return `${two(hour)}:${two(minute)}:${two(second)}`;
 }
 
 export const moment = (time) => `${day(time)} ${clock(time)}`;

@@ -21,7 +21,7 @@ from nextslot.errors import Unavailable
 from .checkpoints import CHANNEL_FD, KEPT, Kept, checked
 from .inputs import of_json
 from .isolated_handler import OUTCOME_FILE
-from .run_context import RunContext, raised, returned
+from .run_context import LineFormatter, RunContext, raised, returned
 from .run_files import RunFiles
 from .signatures import signature_of
 
@@ -59,7 +59,7 @@ class _IsolatedRun(RunContext):
     def log(self) -> logging.Logger:
         if self._logger is None:
             handler = logging.StreamHandler(sys.stdout)
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            handler.setFormatter(LineFormatter())
             self._logger = logging.Logger(f"nextslot.run.{self.run_id}")
             self._logger.addHandler(handler)
         return self._logger

@@ -12,6 +12,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
+from time import gmtime
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -34,6 +35,18 @@ log = logging.getLogger(__name__)
 MAX_RESULT_BYTES = 64 * 1024
 MAX_ERROR = 10_000
 NOTHING_KEPT = "this run stores no checkpoints: only jobs have attempts that could go on from one"
+
+
+class LineFormatter(logging.Formatter):
+    """Formats a line of a run's log: the time in UTC, since readers in other zones see the same log."""
+
+    converter = gmtime
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
 
 Listener = Callable[[str, Mapping[str, Any]], None]
 _WITH_JSON_FORM = (date, time, timedelta, Enum, UUID, Decimal, Path)
@@ -242,7 +255,7 @@ class RunContext:
             log.error("run %s has no log, its file cannot be created: %s", self.run_id, error)
             return logging.NullHandler()
         handler = _LogHandler(self._log_file, self.note)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.setFormatter(LineFormatter())
         return handler
 
     @property

@@ -58,6 +58,8 @@ class LogPart:
     size: int
     # The number of bytes between `start` and `next` that are not in the text because they were cut.
     cut: int = 0
+    # The number of the first line in the log as it is kept, from 1; None if it was not counted.
+    line: int | None = None
 
 
 def marker(missing: int) -> bytes:
@@ -339,18 +341,31 @@ def _read(found: Layout, start: int, limit: int) -> LogPart:
 
 
 def tail(paths: LogPaths, lines: int, block: int) -> LogPart:
-    """Reads the last lines, backwards in blocks, so that the cost does not depend on the log's length."""
+    """Reads the last lines, backwards in blocks, and counts the lines before them."""
     while True:
         found = layout(paths)
         try:
             text = _last_lines(_text_with(found, lines, block), lines)
+            before = len(text) - (found.end - found.tail_start)
+            if before <= 0:
+                start = found.end - len(text)
+                return LogPart(text, start, found.end, found.end, line=_line_at(found, start, block))
+            start = found.head.end - max(0, before - len(marker(found.missing)))
+            line = _line_at(found, start, block)
+            return LogPart(text, start, found.end, found.end, found.missing, line)
         except FileNotFoundError:
             continue
-        behind = found.end - found.tail_start
-        if len(text) <= behind:
-            return LogPart(text, found.end - len(text), found.end, found.end)
-        before = len(text) - behind - len(marker(found.missing))
-        return LogPart(text, found.head.end - max(0, before), found.end, found.end, found.missing)
+
+
+def _line_at(found: Layout, position: int, block: int) -> int:
+    """Returns the number of the line that begins at a position, with the line about the cut counted."""
+    line = 1
+    for one in found.stretches:
+        at, end = one.start, min(one.end, position)
+        while at < end and (text := one.read(at, min(block, end - at))):
+            line += text.count(b"\n")
+            at += len(text)
+    return line + (marker(found.missing).count(b"\n") if position >= found.tail_start else 0)
 
 
 def _text_with(found: Layout, lines: int, block: int) -> bytes:

@@ -41,6 +41,7 @@ from .office_rate_limits import OfficeRateLimits
 from .request_body import Bodies
 from .request_guard import Admission, Guard
 from .request_log import RequestLog
+from .responses import LOG_HEADERS
 from .routes.quotas import quotas
 from .routing import Route, Router, Rule, rule_of
 from .static_files import pages
@@ -105,7 +106,7 @@ def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
             allow_origins=options.admission.allowed_origins,
             allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Location", "Retry-After", "X-Log-Next", "X-Log-Size", "X-Note", "X-Request-ID"],
+            expose_headers=["Location", "Retry-After", *LOG_HEADERS, "X-Note", "X-Request-ID"],
         )
     app = Guard(app, options.admission)
     for attached in scheduler.attached.values():

@@ -97,9 +97,14 @@ def page(found: Page[T], shown: Callable[[T], object] = methodcaller("to_dict"))
     return answer({"items": [shown(one) for one in found.items], "next_cursor": found.next_cursor})
 
 
+LOG_HEADERS = ("X-Log-Line", "X-Log-Next", "X-Log-Size", "X-Log-Start")
+
+
 def log_answer(part: LogPart) -> Response:
     """Answers a part of a log as plain text, so that a browser never executes a job's output."""
     headers = {"X-Log-Size": str(part.size), "X-Log-Next": str(part.next)}
+    if part.line is not None:
+        headers |= {"X-Log-Start": str(part.start), "X-Log-Line": str(part.line)}
     return Response(part.text, headers=headers, media_type="text/plain; charset=utf-8")
 
 

@@ -25,7 +25,6 @@ import {
 } from "../parts.js";
 import { link } from "../router.js";
 import { between, duration, ENDED, named, plural, size } from "../words.js";
-import { Table } from "./jobs.js";
 import { Log } from "./log.js";
 import { Deliveries } from "./deliveries.js";
 
@@ -42,30 +41,86 @@ export default function JobPage({ place }) {
   if (!shown) return job.error ? html`<${Trouble} error=${job.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
   const hasEnded = ENDED.includes(shown.status);
   return html`
-    <div class="head">
-      <h1 class="grow">${named(shown)} <span class="dim">${shown.title ? shown.job_type : ""}</span></h1>
+    <div class="head stays">
+      <h1 class="grow" title=${named(shown)}>${named(shown)} <span class="dim">${shown.title ? shown.job_type : ""}</span></h1>
       <${Status} status=${shown.status} />
       <${Actions} job=${shown} again=${job.again} />
     </div>
     <${Trouble} error=${job.error} />
-    <${Steps} job=${shown} />
-    ${!hasEnded && html`<${Why} job=${shown} />`}
-    <${Ending} job=${shown} />
-    <div class="columns">
-      <${Section} title=${t("parameters")}><${Json} value=${shown.params} label=${t("parameters")} /><//>
-      <${About} job=${shown} />
-    </div>
-    ${shown.run && html`<${Log} key=${shown.run.run_id} runId=${shown.run.run_id}
-      hasEnded=${shown.run.status !== null} />`}
-    ${shown.run && html`<${Artifacts} run=${shown.run} />`}
+    <div class="page">
+      <div>
+        <${Steps} job=${shown} />
+        <${Signal} job=${shown} again=${job.again} />
+        ${!hasEnded && html`<${Why} job=${shown} />`}
+        <${Ending} job=${shown} />
+        ${shown.run && html`<${Log} key=${shown.run.run_id} job=${shown} lines=${place.lines} />`}
+        <${Section} title=${t("parameters")}><${Json} value=${shown.params} label=${t("parameters")} /><//>
+        ${canWhole("read") && shown.webhook_status !== "none" && html`<${Deliveries} query=${{ job_id: id }}
+          title=${t("deliveries")} />`}
+        <${Events} id=${id} />
+      </div>
+      <aside aria-label=${t("about_the_job")}>
+        ${shown.run && html`<${RunFacts} job=${shown} />`}
+        ${shown.chain.length > 1 && html`<${Chain} job=${shown} />`}
+        ${shown.run && html`<${Artifacts} run=${shown.run} />`}
+        <${About} job=${shown} />
+        ${shown.checkpoint && html`<${Section} title=${t("checkpoint")} actions=${html`<span class="dim"><${When} at=${shown.checkpoint.stored_at} /></span>`}>
+          <${Json} value=${shown.checkpoint.value} label=${t("checkpoint")} /><//>`}
+      </aside>
+    </div>`;
+}
+
+// The question that a job, or its chain, waits for, with its answers.
+function Signal({ job, again }) {
+  const wait = job.awaiting;
+  if (!wait || ENDED.includes(job.status)) return null;
+  const send = (answer) =>
+    attempt(() => post(`api/jobs/${job.job_id}/signals/${encodeURIComponent(wait.name)}`, { answer }), t("answered")).then(again);
+  return html`<${Section} title=${t("waits_for_the_signal", wait.name)}>
+    <div class="body">${wait.question && html`<p>${wait.question}</p>`}
+      ${can("operate") && html`<div class="actions"><button class="primary" onClick=${() => send("approve")}>${t("approve")}</button>
+        <button class="danger" onClick=${() => send("reject")}>${t("reject")}</button></div>`}</div>
+    <${Fields} of=${[
+      [t("answer_until"), wait.answer_by && html`<${When} at=${wait.answer_by} />`],
+      [t("answered_by"), wait.answered_by?.join(", ")],
+    ]} /><//>`;
+}
+
+// What the run of this job is, or was: progress, times, where it ran.
+function RunFacts({ job }) {
+  const { run } = job;
+  const isRunning = run.status === null;
+  const progress = useProgress(job);
+  const now = useNow();
+  const end = run.finished_at ? new Date(run.finished_at) : now;
+  const devices = Object.entries(run.devices || {}).map(([name, ids]) => `${name}: ${[].concat(ids).join(", ")}`);
+  return html`<${Section} title=${t("run_facts")}>
     ${
-      shown.chain.length > 1 &&
-      html`<${Section} title=${t("chain", plural(shown.chain.length, "attempt"))}>
-      <${Table} jobs=${shown.chain} /><//>`
+      progress &&
+      (progress.fraction !== null || progress.text) &&
+      html`<div class="body">${progress.fraction !== null && html`<${Bar} fraction=${progress.fraction} label=${t("progress")} />`}
+      ${progress.fraction !== null ? `${Math.round(progress.fraction * 100)} %` : ""} ${progress.text}</div>`
     }
-    ${canWhole("read") && shown.webhook_status !== "none" && html`<${Deliveries} query=${{ job_id: id }}
-      title=${t("deliveries")} />`}
-    <${Events} id=${id} />`;
+    <${Fields} of=${[
+      [t("attempt"), `${job.attempt} / ${Math.max(job.chain.length, job.attempt)}`],
+      [t("started"), html`<${When} at=${run.started_at} />`],
+      [isRunning ? t("runs_for") : t("ran"), duration((end - new Date(run.started_at)) / 1000)],
+      [t("times_out"), isRunning && run.timeout_at && html`<${When} at=${run.timeout_at} />`],
+      [t("silent_since"), run.silent_since && html`<${When} at=${run.silent_since} />`],
+      [t("exit_code"), run.exit_code],
+      [t("worker"), job.worker_id],
+      [t("devices"), devices.join("; ")],
+      [t("session"), run.session_id],
+      [t("run"), html`<span class="mono">${run.run_id}</span>`],
+    ]} /><//>`;
+}
+
+function Chain({ job }) {
+  return html`<${Section} title=${t("chain", plural(job.chain.length, "attempt"))}><ol class="attempts">${job.chain.map(
+    (one) => html`<li key=${one.job_id} aria-current=${one.job_id === job.job_id ? "true" : undefined}>
+    <a href=${link(["jobs", one.job_id])}>${t("attempt_2", one.attempt)}</a> <${Status} status=${one.status} />
+    <span class="dim">${one.started_at ? duration(between(one.started_at, one.finished_at || new Date().toISOString())) : html`<${When} at=${one.scheduled_for || one.created_at} />`}</span></li>`,
+  )}</ol><//>`;
 }
 
 function Actions({ job, again }) {
@@ -168,21 +223,9 @@ function Why({ job }) {
     concerns,
     every: 10_000,
   });
-  const progress = useLoad(
-    (signal) => (job.run && job.status === "RUNNING" ? get(`api/job-runs/${job.run.run_id}`, {}, signal) : null),
-    [job.status, job.run?.run_id],
-    { every: job.status === "RUNNING" ? 1000 : 0 },
-  );
   const found = why.data;
-  const now = progress.data?.progress;
   return html`<${Section} title=${job.status === "RUNNING" ? t("it_runs") : t("why_is_it_not_running_and")}>
     <${Trouble} error=${why.error} />
-    ${
-      now &&
-      html`<div class="body">${now.fraction !== null && html`<${Bar} fraction=${now.fraction}
-        label=${t("progress")} />`} ${now.fraction !== null ? `${Math.round(now.fraction * 100)} %` : ""} ${now.text}
-      </div>`
-    }
     ${
       found &&
       html`<ul class="reasons">${found.reasons.map(
@@ -197,6 +240,16 @@ function Why({ job }) {
       ]} />`
     }
   <//>`;
+}
+
+function useProgress(job) {
+  const isRunning = job.status === "RUNNING";
+  const progress = useLoad(
+    (signal) => (isRunning ? get(`api/job-runs/${job.run.run_id}`, {}, signal) : null),
+    [job.status, job.run.run_id],
+    { every: isRunning ? 1000 : 0 },
+  );
+  return isRunning ? progress.data?.progress : null;
 }
 
 // A reason's sentence, with its ids as links and its instants as times of day.
@@ -226,7 +279,6 @@ function Ending({ job }) {
   }
   const rows = [
     [t("failure"), run.failure_kind && said("failure", run.failure_kind)],
-    [t("exit_code"), run.exit_code],
     [t("reason"), run.reason],
     [t("cancelled_because"), job.cancel_reason],
     [t("retries"), job.permanently_failed ? t("retries_exhausted") : null],
@@ -273,9 +325,7 @@ function About({ job }) {
     [t("stall_timeout"), job.stall_timeout_seconds && duration(job.stall_timeout_seconds)],
     [t("expires"), job.expires_at && html`<${When} at=${job.expires_at} />`],
     [t("webhook"), job.webhook && `${job.webhook.url} (${job.webhook_status})`],
-    [t("worker"), job.worker_id],
-    [t("session"), job.run?.session_id],
-    [t("silent_since"), job.run?.silent_since && html`<${When} at=${job.run.silent_since} />`],
+    [t("affinity"), job.affinity],
   ]} /><//>`;
 }
 

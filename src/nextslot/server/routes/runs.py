@@ -115,7 +115,8 @@ async def get_log(
     """Returns the log as text, at most 1 MiB at once. An event stream follows it to its end.
 
     `X-Log-Size` is how much the run has written so far, `X-Log-Next` the `offset` to go on from. Bytes are counted as
-    the run wrote them: what was cut from the middle is counted too, and a line says how much it was.
+    the run wrote them: what was cut from the middle is counted too, and a line says how much it was. With `tail`,
+    `X-Log-Start` is the byte at which the answer begins, and `X-Log-Line` the number of its first line, from 1.
 
     Of several nodes, the one that ran the work has the log: the others answer 404 and name it.
     """
