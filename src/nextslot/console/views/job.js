@@ -111,7 +111,7 @@ function RunFacts({ job }) {
       [t("worker"), job.worker_id],
       [t("devices"), devices.join("; ")],
       [t("session"), run.session_id],
-      [t("run"), html`<span class="mono">${run.run_id}</span>`],
+      [t("id"), html`<span class="mono">${run.run_id}</span>`],
     ]} /><//>`;
 }
 

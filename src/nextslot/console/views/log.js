@@ -62,10 +62,10 @@ function Pane({ runId, jobId, title, hasEnded, lines, choice, together }) {
   const model = log.model;
   model.arrange(wraps ? view.columns - (showsTimes ? 9 : 0) : 0, least);
   const rows = model.rowLines.length;
-  const hits = useHits(model, needle, least, log.version);
   const tall = rows * ROW;
   const stretch = tall > TALLEST ? (tall - view.height) / (TALLEST - view.height) : 1;
   const first = Math.max(0, Math.floor((view.top * stretch) / ROW) - SPARE);
+  const hits = useHits(model, needle, least, log.version, () => model.rowLines[Math.min(rows - 1, first + SPARE)] || 0);
   const until = Math.min(rows, first + Math.ceil(view.height / ROW) + 2 * SPARE);
 
   const scrollTo = (pixels) => {
@@ -256,16 +256,25 @@ function found(text, needle) {
 }
 
 // All hits of a text. They are looked for a few milliseconds at a time, so that typing stays quick.
-function useHits(model, needle, least, version) {
+// The first is the one at or after the lines in sight.
+function useHits(model, needle, least, version, lineInSight) {
   const [state, set] = useState({ hits: [], index: 0, isDone: true });
   useEffect(() => {
     if (!needle) return void set({ hits: [], index: 0, isDone: true });
     let isGone = false;
     const hits = [];
+    const sight = lineInSight();
     const step = (line) => {
       if (isGone) return;
       const next = model.find(needle, line, hits);
-      set((old) => ({ hits: [...hits], index: Math.min(old.index, Math.max(0, hits.length - 1)), isDone: next === null }));
+      const near = hits.findIndex((one) => one[0] >= sight);
+      if (near >= 0 || next === null)
+        set((old) => ({
+          hits: [...hits],
+          needle,
+          index: old.needle === needle && old.hits.length ? Math.min(old.index, hits.length - 1) : Math.max(0, near),
+          isDone: next === null,
+        }));
       if (next !== null) setTimeout(step, 0, next);
     };
     const timer = setTimeout(step, 150, 0);
