@@ -41,7 +41,7 @@ onmessage = ({ data: { nodes, edges, width, height } }) => {
   }
   postMessage({
     at,
-    edges: graph.edges().map((edge) => graph.edge(edge).points),
+    edges: graph.edges().map((edge) => [`${edge.v} ${edge.w}`, graph.edge(edge).points]),
     width: right + 8,
     height: bottom + 8,
   });

@@ -126,6 +126,9 @@ export const Scroll = ({
 
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
+// Where content will be; its shape, so that nothing jumps when it comes.
+export const Loading = () => html`<p class="empty skeleton" role="status"><span class="unseen">${t("loading_more")}</span></p>`;
+
 // The element that had the focus may be gone: then the content has it, not the whole page.
 export function keepFocus() {
   requestAnimationFrame(() => {

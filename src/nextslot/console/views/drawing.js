@@ -10,12 +10,14 @@ const HEIGHT = 34;
 // Smaller than this, words cannot be read and are left out.
 const LEGIBLE = 0.45;
 
-export function Drawing({ nodes, edges, wanted }) {
+// Nodes that `isDimmed` says are drawn pale; `critical` has ids of nodes and, joined by a space, of edges; a click chooses.
+export function Drawing({ nodes, edges, isDimmed, critical, chosen, choose }) {
   const shape = nodes.map((node) => node.id).join() + edges.join();
   const layout = useLayout(nodes, edges, shape);
   const svg = useRef(null);
   const [view, setView] = useState(null);
-  const [current, setCurrent] = useState(null);
+  const [focused, setCurrent] = useState(null);
+  const current = focused || chosen;
   const box = useBox(svg);
   const whole = layout && fitted(layout, box);
   const shown = view || whole || { x: 0, y: 0, scale: 1 };
@@ -34,9 +36,12 @@ export function Drawing({ nodes, edges, wanted }) {
       requestAnimationFrame(() => document.getElementById(`node-${next}`)?.focus());
     } else if (event.key === "+" || event.key === "-") zoom(event.key === "+" ? 1.3 : 1 / 1.3);
     else if (event.key === "0") setView(null);
-    else if (event.key === "Enter") go(["jobs", nodes.find((node) => node.id === here).job.job_id]);
+    else if (event.key === " ") choose(here);
+    else if (event.key === "Enter") opened(nodes.find((node) => node.id === here));
+    else return;
+    event.preventDefault();
   };
-  const needle = wanted.trim().toLowerCase();
+  const opened = (node) => (node.members ? choose(node.id) : go(["jobs", node.job.job_id]));
   return html`<div style=${{ position: "relative" }}>
     <svg ref=${svg} class="graph ${shown.scale < LEGIBLE ? "far" : ""}" role="group"
       aria-label=${t("graph_keys")} onKeyDown=${pressed}
@@ -46,13 +51,13 @@ export function Drawing({ nodes, edges, wanted }) {
       ${
         layout &&
         html`<g transform=${`translate(${shown.x} ${shown.y}) scale(${shown.scale})`}>
-        <${Edges} layout=${layout} />
+        <${Edges} layout=${layout} critical=${critical} />
         ${nodes.map(
           (node) =>
             layout.at[node.id] &&
-            html`<${Node} key=${node.id} node=${node} at=${layout.at[node.id]} status=${node.job.status}
-              isCurrent=${node.id === here}
-          isDimmed=${Boolean(needle) && !node.name.toLowerCase().includes(needle)} choose=${setCurrent} />`,
+            html`<${Node} key=${node.id} node=${node} at=${layout.at[node.id]} status=${node.job.status} note=${node.note}
+              isCurrent=${node.id === here} isChosen=${node.id === chosen} isCritical=${critical.has(node.id)}
+              isDimmed=${isDimmed(node)} fraction=${node.fraction} focus=${setCurrent} choose=${choose} open=${opened} />`,
         )}
       </g>`
       }
@@ -65,28 +70,33 @@ export function Drawing({ nodes, edges, wanted }) {
   </div>`;
 }
 
-function Edges({ layout }) {
+function Edges({ layout, critical }) {
   return useMemo(
     () =>
       layout.edges.map(
-        (points, index) => html`<path key=${index} class="edge" marker-end="url(#tip)" d=${path(points)} />`,
+        ([ends, points], index) => html`<path key=${index} class="edge ${critical.has(ends) ? "critical" : ""}" marker-end="url(#tip)"
+          d=${path(points)} />`,
       ),
-    [layout],
+    [layout, critical],
   );
 }
 
-function Node({ node, at, status, isCurrent, isDimmed, choose }) {
+function Node({ node, at, status, note = "", isCurrent, isChosen, isCritical, isDimmed, fraction = null, focus, choose, open }) {
+  const words = [node.name, said("status", status), note].filter(Boolean).join(", ");
+  const looks = ["node", classOf(status), isDimmed && "dimmed", isChosen && "chosen", isCritical && "critical"].filter(Boolean).join(" ");
   return useMemo(
-    () => html`<g id=${`node-${node.id}`} class="node ${classOf(status)} ${isDimmed ? "dimmed" : ""}"
+    () => html`<g id=${`node-${node.id}`} class=${looks}
       transform=${`translate(${at.x - WIDTH / 2} ${at.y - HEIGHT / 2})`}
-      role="link" tabindex=${isCurrent ? 0 : -1} aria-label=${`${node.name}: ${said("status", status)}`} data-status=${status}
-        onFocus=${() => choose(node.id)} onClick=${() => go(["jobs", node.job.job_id])}>
-      <title>${node.name}: ${said("status", status)}</title>
+      role="button" tabindex=${isCurrent ? 0 : -1} aria-label=${words} aria-pressed=${String(isChosen)} data-status=${status}
+        onFocus=${() => focus(node.id)} onClick=${() => choose(node.id)} onDblClick=${() => open(node)}>
+      <title>${words}</title>
+      ${node.members && html`<rect class="behind" x="4" y="-4" width=${WIDTH} height=${HEIGHT} rx="5" />`}
       <rect width=${WIDTH} height=${HEIGHT} rx="5" /><rect class="fill" width=${WIDTH} height=${HEIGHT} rx="5" />
+      ${fraction !== null && html`<rect class="done" y=${HEIGHT - 4} width=${Math.max(0, Math.min(1, fraction)) * WIDTH} height="4" rx="2" />`}
       <path class="icon" transform="translate(10 11)" d=${shapeOf(status)} />
       <text x="29" y="21">${node.name.length > 20 ? `${node.name.slice(0, 19)}…` : node.name}</text>
     </g>`,
-    [node.id, node.name, node.job.job_id, status, at.x, at.y, isCurrent, isDimmed],
+    [node.id, words, node.job.job_id, at.x, at.y, isCurrent, looks, fraction, choose],
   );
 }
 

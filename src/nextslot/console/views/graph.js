@@ -1,11 +1,12 @@
 // A graph of jobs, of a group, a task, or around one job: drawn once, its statuses live.
 import { said, t } from "../i18n.js";
 import { get, pages } from "../api.js";
-import { html, useEffect, useRef, useState } from "../lib.js";
+import { html, useCallback, useMemo, useRef, useState } from "../lib.js";
 import { useLoad } from "../live.js";
-import { can, Empty, me, Section, Status, Trouble, useTitle } from "../parts.js";
+import { Bar, can, Fields, Id, Loading, me, Section, Status, Trouble, useNow, useTitle, When } from "../parts.js";
+import { cancelJob, retryRun } from "../actions.js";
 import { link } from "../router.js";
-import { count, named, plural, STATUSES } from "../words.js";
+import { between, count, duration, ENDED, named, plural, STATUSES } from "../words.js";
 import { Drawing } from "./drawing.js";
 import { cancelGroup } from "./groups.js";
 
@@ -18,33 +19,178 @@ export default function Graph({ place }) {
   const concerns = (event) => event.job_id && (ids.current.has(event.job_id) || event.type === "job_queued");
   const found = useLoad((signal) => jobsOf(groupId, query, signal), [groupId, JSON.stringify(query)], { concerns });
   const [wanted, setWanted] = useState("");
+  const [shownStatus, setShownStatus] = useState("");
+  const [isCollapsed, setCollapsed] = useState(false);
+  const [opened, setOpened] = useState(() => new Set()); // Of the collapsed ones.
+  const [showsPath, setShowsPath] = useState(false);
+  const [chosen, choose] = useState(null);
+  const take = useCallback((id) => choose((old) => (old === id ? null : id)), []);
   useTitle(found.data?.group?.name || query.task_id, t("groups"));
-  if (!found.data) return found.error ? html`<${Trouble} error=${found.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
-  const { group, jobs, isCut } = found.data;
+  const jobs = found.data?.jobs || [];
+  const group = found.data?.group;
+  const isOver = jobs.every((job) => ENDED.includes(job.status));
+  const officeId = jobs[0]?.office_id;
+  // When each is expected to end, as far as the forecast goes.
+  const forecast = useLoad(
+    (signal) => (officeId && !isOver ? get("api/queue", { office_id: officeId, limit: 500, wait_seconds: 20 }, signal) : null),
+    [officeId, isOver],
+    { concerns, every: 20_000 },
+  );
   ids.current = new Set(jobs.map((job) => job.job_id));
-  const { nodes, edges } = drawn(jobs, group);
-  const numbers = STATUSES.map((status) => [status, nodes.filter((node) => node.job.status === status).length]).filter(
+  const whole = useMemo(() => drawn(jobs, group), [found.data]);
+  const expected = useMemo(
+    () => new Map([...(forecast.data?.running || []), ...(forecast.data?.queue || [])].map((job) => [job.job_id, job])),
+    [forecast.data],
+  );
+  const { nodes, edges } = useMemo(() => (isCollapsed ? collapsed(whole, opened) : whole), [whole, isCollapsed, opened]);
+  const path = useMemo(() => (showsPath ? criticalPath(nodes, edges, expected) : NOTHING), [nodes, edges, expected, showsPath]);
+  if (!found.data) return found.error ? html`<${Trouble} error=${found.error} />` : html`<${Loading} />`;
+  const numbers = STATUSES.map((status) => [status, whole.nodes.filter((node) => node.job.status === status).length]).filter(
     ([, number]) => number,
   );
+  const done = whole.nodes.filter((node) => ENDED.includes(node.job.status)).length;
   const title = group ? group.name || t("group") : query.task_id ? t("task", query.task_id) : t("graph");
+  const needle = wanted.trim().toLowerCase();
+  const isDimmed = (node) => (needle && !node.name.toLowerCase().includes(needle)) || (shownStatus && !jobsOfNode(node).some((job) => job.status === shownStatus));
+  const current = nodes.find((node) => node.id === chosen);
   return html`<div class="head">
     <h1 class="grow">${title} <span
-      class="dim">${plural(nodes.length, "job")}, ${plural(edges.length, "edge")}${group ? `, ${said("mode", group.mode)}` : ""}${isCut ? " …" : ""}
+      class="dim">${plural(whole.nodes.length, "job")}, ${plural(whole.edges.length, "edge")}${group ? `, ${said("mode", group.mode)}` : ""}${found.data.isCut ? " …" : ""}
     </span></h1>
       ${group && html`<${Status} status=${group.status} />`}
       <div class="actions">${group && can("operate") && !group.finished_at && html`<button class="danger"
         onClick=${() => cancelGroup(group).then(found.again)}>${t("cancel_more")}</button>`}
         ${group && html`<a class="button" href=${link("jobs", { group_id: group.group_id })}>${t("as_a_list")}</a>`}</div></div>
     <${Trouble} error=${found.error} />
-    <${Section} title=${t("graph")} actions=${html`${numbers.map(
-      ([status, number]) => html`<span key=${status}>${count(number)} <${Status} status=${status} />
-      </span>`,
-    )}
+    <${Section} title=${t("graph")} actions=${html`
+        <button aria-pressed=${String(showsPath)} onClick=${() => setShowsPath(!showsPath)}>${t("critical_path")}</button>
+        <button aria-pressed=${String(isCollapsed)} onClick=${() => (setOpened(new Set()), choose(null), setCollapsed(!isCollapsed))}>${t("collapse_alike")}</button>
         <label class="unseen" for="find">${t("find_in_the_graph")}</label>
           <input id="find" type="search" placeholder=${t("find")} style=${{ width: "130px" }}
             onInput=${(event) => setWanted(event.target.value)} />`}>
-      <${Drawing} nodes=${nodes} edges=${edges} wanted=${wanted} />
+      <div class="graphbar"><span class="grow"><${Bar} fraction=${done / Math.max(1, whole.nodes.length)} label=${t("progress_of", title)} /></span>
+        <span>${t("done_of", count(done), count(whole.nodes.length))}</span><${Eta} nodes=${whole.nodes} expected=${expected} isOver=${isOver} />
+        <div class="chips">${numbers.map(
+          ([status, number]) => html`<button key=${status} aria-pressed=${String(shownStatus === status)}
+          onClick=${() => setShownStatus(shownStatus === status ? "" : status)}>${count(number)} <${Status} status=${status} /></button>`,
+        )}</div></div>
+      <div class=${current ? "withpanel" : ""}>
+        <${Drawing} nodes=${nodes} edges=${edges} isDimmed=${isDimmed} critical=${path} chosen=${chosen} choose=${take} />
+        ${current && html`<${Panel} node=${current} nodes=${nodes} edges=${edges} expected=${expected} close=${() => choose(null)} choose=${choose}
+          expand=${() => (setOpened(new Set([...opened, current.id])), choose(null))} again=${found.again} />`}
+      </div>
     <//>`;
+}
+
+const NOTHING = new Set();
+const jobsOfNode = (node) => (node.members ? node.members.map((one) => one.job) : [node.job]);
+
+// When all of it is expected to be over, if the forecast knows the end of each that is not.
+function Eta({ nodes, expected, isOver }) {
+  const now = useNow(5000);
+  if (isOver) return null;
+  const ends = nodes.filter((node) => !ENDED.includes(node.job.status)).map((node) => expected.get(node.job.job_id)?.expected_end);
+  if (!ends.every(Boolean)) return html`<span class="dim">${t("expected_end")}: ${t("no_estimate")}</span>`;
+  const last = ends.reduce((one, other) => (one > other ? one : other));
+  return html`<span>${t("expected_end")}: <b><${When} at=${new Date(last) > now ? last : new Date(now).toISOString()} /></b></span>`;
+}
+
+function Panel({ node, nodes, edges, expected, close, choose, expand, again }) {
+  const names = new Map(nodes.map((one) => [one.id, one]));
+  const beside = (from, to) => edges.filter((edge) => edge[from] === node.id && names.has(edge[to])).map((edge) => names.get(edge[to]));
+  const list = (found) =>
+    found.length > 0 &&
+    html`<ul class="plainlist">${found.slice(0, 12).map(
+      (one) => html`<li key=${one.id}><button class="quiet" onClick=${() => choose(one.id)}><${Status} status=${one.job.status} /> ${one.name}</button></li>`,
+    )}${found.length > 12 ? html`<li class="dim">+ ${count(found.length - 12)}</li>` : ""}</ul>`;
+  const { job } = node;
+  const foreseen = expected.get(job.job_id);
+  return html`<aside class="panel" aria-label=${node.name}>
+    <header><strong class="grow">${node.name}</strong><button class="quiet" aria-label=${t("leave_it")} onClick=${close}>✕</button></header>
+    ${
+      node.members
+        ? html`<div class="body"><p>${node.note}</p><button onClick=${expand}>${t("expand")}</button></div>`
+        : html`<${Fields} of=${[
+            [t("status"), html`<${Status} status=${job.status} />`],
+            [t("id"), html`<${Id} id=${job.job_id} to="jobs" />`],
+            [t("type"), job.job_type],
+            [t("attempt"), job.attempt],
+            [t("started"), job.started_at && html`<${When} at=${job.started_at} />`],
+            [t("ran"), job.started_at && job.finished_at && duration(between(job.started_at, job.finished_at))],
+            [t("expected_start"), !job.started_at && foreseen?.expected_start && html`<${When} at=${foreseen.expected_start} />`],
+            [t("expected_end"), foreseen?.expected_end && html`<${When} at=${foreseen.expected_end} />`],
+          ]} />`
+    }
+    <${Fields} of=${[
+      [t("depends_on"), list(beside(1, 0))],
+      [t("leads_to"), list(beside(0, 1))],
+    ]} />
+    ${
+      !node.members &&
+      html`<div class="body actions"><a class="button" href=${link(["jobs", job.job_id])}>${t("open_it")}</a>
+      ${can("operate") && !ENDED.includes(job.status) && html`<button class="danger" onClick=${() => cancelJob(job).then((made) => made && again())}>${t("cancel_more")}</button>`}
+      ${can("operate") && job.status === "FAILED" && html`<button onClick=${() => retried(job)}>${t("retry")}</button>`}</div>`
+    }</aside>`;
+}
+
+async function retried(job) {
+  const whole = await get(`api/jobs/${job.job_id}`);
+  await retryRun(whole.run);
+}
+
+// Jobs of one type that wait for the same ones, and for which the same ones wait, as one node.
+function collapsed({ nodes, edges }, opened) {
+  const [before, after] = [new Map(), new Map()];
+  for (const [from, to] of edges) {
+    before.set(to, [...(before.get(to) || []), from]);
+    after.set(from, [...(after.get(from) || []), to]);
+  }
+  const kinds = new Map();
+  for (const node of nodes) {
+    const sides = [before, after].map((side) => [...(side.get(node.id) || [])].sort().join());
+    const kind = [node.job.job_type, ...sides].join("|");
+    kinds.set(kind, [...(kinds.get(kind) || []), node]);
+  }
+  const owner = new Map();
+  const found = [];
+  for (const members of kinds.values()) {
+    const id = members[0].id;
+    const isOne = members.length < 3 || opened.has(id);
+    for (const node of members) owner.set(node.id, isOne ? node.id : id);
+    if (isOne) found.push(...members);
+    else found.push(together(members));
+  }
+  const linked = new Map();
+  for (const [from, to] of edges) linked.set(`${owner.get(from)} ${owner.get(to)}`, [owner.get(from), owner.get(to)]);
+  return { nodes: found, edges: [...linked.values()].filter(([from, to]) => from !== to) };
+}
+
+function together(members) {
+  const [first] = members;
+  const has = (status) => members.some((node) => node.job.status === status);
+  const status = ["FAILED", "RUNNING", "QUEUED", "WAITING", "CANCELLED", "SKIPPED"].find(has) || "COMPLETED";
+  const done = members.filter((node) => ENDED.includes(node.job.status)).length;
+  const name = `${first.job.job_type} × ${count(members.length)}`;
+  const note = t("done_of", count(done), count(members.length));
+  return { id: first.id, name, note, members, fraction: done / members.length, job: { ...first.job, status } };
+}
+
+// The jobs that decide when it ends: the last one to end, the last one that it waits for, and so on.
+function criticalPath(nodes, edges, expected) {
+  const endOf = (node) =>
+    Math.max(...jobsOfNode(node).map((job) => Date.parse(job.finished_at || job.cancelled_at || expected.get(job.job_id)?.expected_end || "") || 0));
+  const ends = new Map(nodes.map((node) => [node.id, endOf(node)]));
+  const before = new Map();
+  for (const [from, to] of edges) before.set(to, [...(before.get(to) || []), from]);
+  const later = (one, other) => (ends.get(other) > ends.get(one) ? other : one);
+  const found = new Set();
+  for (let id = nodes.map((node) => node.id).reduce(later, nodes[0]?.id); id && !found.has(id);) {
+    found.add(id);
+    const next = before.get(id)?.reduce(later);
+    if (next) found.add(`${next} ${id}`);
+    id = next;
+  }
+  return found;
 }
 
 async function jobsOf(groupId, query, signal) {

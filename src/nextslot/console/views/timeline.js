@@ -266,7 +266,9 @@ async function recent(officeId, range, hours, signal) {
   if (found.isCut) {
     const seconds = (Date.parse(until || new Date().toISOString()) - Date.parse(from)) / 1000;
     found.step = SERIES_STEPS.find((one) => seconds / one <= 200) || 86_400;
-    found.series = (await get("api/stats/series", { ...of, from, to: until, step: found.step }, signal)).points;
+    // Of long ago only coarser steps are kept: then there are bars only.
+    const series = await get("api/stats/series", { ...of, from, to: until, step: found.step }, signal).catch(() => null);
+    found.series = series?.points || [];
   }
   return found;
 }
