@@ -1,12 +1,62 @@
 // What several views can do to a job: each asks first where it cannot be taken back.
 import { t } from "./i18n.js";
 import { post } from "./api.js";
-import { ask, attempt } from "./parts.js";
+import { useEffect, useState } from "./lib.js";
+import { ask, attempt, toast } from "./parts.js";
 import { go } from "./router.js";
 import { named } from "./words.js";
 
-export async function cancelJob(job) {
+// How long what was done can be taken back.
+const UNDO_MS = 6000;
+// What is to be sent when its time is over, or when the page is left: a closed tab cancels what it said it would cancel.
+const pending = new Map();
+addEventListener("pagehide", () => pending.forEach((one) => one.send(true)));
+
+// A job that waits is cancelled when nobody has taken it back for six seconds. Until then the server knows nothing of it,
+// since a cancelled job never comes back; if it starts in between, it is stopped as its office's cancel mode says.
+function cancelLater(job, reason = null) {
+  if (pending.has(job.job_id)) return Promise.resolve(false);
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      pending.delete(job.job_id);
+      close();
+      goingChanged();
+    };
+    const send = async (isLeaving = false) => {
+      end();
+      const work = () => post(`api/jobs/${job.job_id}/cancel`, { reason }, { keepalive: isLeaving });
+      resolve(Boolean(await attempt(work, isLeaving ? null : t("cancelled"))));
+    };
+    const timer = setTimeout(send, UNDO_MS, false);
+    const undo = { word: t("undo"), milliseconds: UNDO_MS, act: () => (end(), toast(t("it_stays")), resolve(false)) };
+    const close = toast(t("is_cancelled_in", named(job), UNDO_MS / 1000), "good", undo);
+    pending.set(job.job_id, { send });
+    goingChanged();
+  });
+}
+
+// Whether a job is about to be cancelled, for its row.
+const watchers = new Set();
+const goingChanged = () => watchers.forEach((call) => call((old) => old + 1));
+export function useGoing() {
+  const [, draw] = useState(0);
+  useEffect(() => (watchers.add(draw), () => watchers.delete(draw)), []);
+  return (id) => pending.has(id);
+}
+
+// A move that was made can be made back: `back` is the place it had.
+export const moved = (job, back, again) =>
+  toast(t("was_moved", named(job)), "good", {
+    word: t("undo"),
+    milliseconds: UNDO_MS,
+    act: () => attempt(() => post(`api/jobs/${job.job_id}/move`, back), t("moved_back")).then(again),
+  });
+
+// In a list there is no question for a job that waits: it can be undone. Its page asks for the reason.
+export async function cancelJob(job, isAsked = true) {
   const isRunning = job.status === "RUNNING";
+  if (!isRunning && !isAsked) return cancelLater(job);
   const answer = await ask({
     title: t("cancel", named(job)),
     text: isRunning ? t("it_runs_it_can_be_stopped") : t("it_will_not_run"),
@@ -18,9 +68,10 @@ export async function cancelJob(job) {
     no: t("keep_job"),
     danger: true,
     work: ({ reason, interrupt }) =>
-      post(`api/jobs/${job.job_id}/cancel`, { reason: reason || null, ...(isRunning ? { interrupt } : {}) }),
-    done: isRunning ? t("it_was_asked_to_stop") : t("cancelled"),
+      isRunning ? post(`api/jobs/${job.job_id}/cancel`, { reason: reason || null, interrupt }) : { reason: reason || null },
+    done: isRunning ? t("it_was_asked_to_stop") : null,
   });
+  if (answer && !isRunning) return cancelLater(job, answer.reason);
   return Boolean(answer);
 }
 

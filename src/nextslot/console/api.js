@@ -32,7 +32,7 @@ export function address(path, query) {
   return url;
 }
 
-export async function send(method, path, { query, body, signal, headers } = {}) {
+export async function send(method, path, { query, body, signal, headers, keepalive } = {}) {
   const sent = { ...headers };
   if (key.get()) sent["X-API-Key"] = key.get();
   if (body !== undefined) sent["Content-Type"] = "application/json";
@@ -42,6 +42,7 @@ export async function send(method, path, { query, body, signal, headers } = {}) 
       method,
       signal,
       headers: sent,
+      keepalive,
       cache: "no-store",
       body: body === undefined ? undefined : JSON.stringify(body),
     });
@@ -71,7 +72,7 @@ async function json(method, path, options) {
 }
 
 export const get = (path, query, signal) => json("GET", path, { query, signal });
-export const post = (path, body) => json("POST", path, { body: body ?? {} });
+export const post = (path, body, options) => json("POST", path, { body: body ?? {}, ...options });
 export const put = (path, body) => json("PUT", path, { body });
 export const patch = (path, body) => json("PATCH", path, { body });
 export const remove = (path) => json("DELETE", path);

@@ -3,9 +3,10 @@ import { LANGUAGES, language, plural, said, setLanguage, t } from "./i18n.js";
 import { get, key, whenUnauthorized } from "./api.js";
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./lib.js";
 import { live, useLiveState } from "./live.js";
-import { can, Empty, hasOffices, keepFocus, me, Questions, sentence, toast, Toasts, useTitle } from "./parts.js";
+import { can, Empty, hasOffices, keepFocus, Loading, me, Questions, sentence, toast, Toasts, useTitle } from "./parts.js";
 import { Palette, rowKeys } from "./palette.js";
 import { arrive, link, scrollBack, useHere } from "./router.js";
+import { hasTwoZones, setZone, watchZone, zoneName } from "./words.js";
 
 // Each view is loaded when it is first opened.
 const VIEWS = {
@@ -69,8 +70,47 @@ function Door({ problem, onKey }) {
   </main>`;
 }
 
+// Parts of the frame that need not be there first.
+const NOTICES = () => import("./notices.js");
+const BELL = () => import("./notify.js");
+function Later({ part, load }) {
+  const [module, set] = useState(null);
+  useEffect(() => void load().then((found) => set({ ...found }), () => {}), []);
+  return module ? html`<${module[part]} />` : null;
+}
+
+// All views are loaded before they are asked for: those whose link is near the pointer, the others when nothing else is
+// to be done. Not while the server is away, since a browser keeps a failed import.
+const IDLE_MS = 8000;
+function usePreloaded(offered) {
+  useEffect(() => {
+    const fetchView = (name) => live.state === "live" && VIEWS[name]?.slice(1).forEach((load) => load().catch(() => {}));
+    const near = (event) => {
+      const to = event.target.closest?.("nav a")?.getAttribute("href");
+      if (to) fetchView(to.slice(2).split(/[/?]/)[0]);
+    };
+    const events = ["pointerover", "focusin", "touchstart"];
+    for (const name of events) addEventListener(name, near, { passive: true });
+    const timer = setTimeout(() => navigator.connection?.saveData || offered.forEach(([name]) => fetchView(name)), IDLE_MS);
+    return () => {
+      for (const name of events) removeEventListener(name, near);
+      clearTimeout(timer);
+    };
+  }, []);
+}
+
+function Zone() {
+  if (!hasTwoZones) return null;
+  const isUtc = zoneName() === "UTC";
+  return html`<button class="quiet" title=${t("times_in", zoneName())} aria-pressed=${String(isUtc)} aria-label=${t("times_in", "UTC")}
+    onClick=${() => setZone(isUtc ? null : "UTC")}>${isUtc ? "UTC" : t("local")}</button>`;
+}
+
 function Shell({ forget }) {
   const place = useHere();
+  // Every time on the page is drawn again when the zone changes.
+  const [, setShownZone] = useState(zoneName);
+  useEffect(() => watchZone(setShownZone), []);
   const offered = Object.entries(VIEWS).filter(([name, [title]]) => title && isOffered(name));
   const isOff = place.view === "offices" && !hasOffices();
   const shown = isOff ? null : VIEWS[place.view];
@@ -86,6 +126,7 @@ function Shell({ forget }) {
     isFirst.current = false;
   }, [place.view, place.parts.join("/")]);
   useEffect(followFocus, []);
+  usePreloaded(offered);
   useEffect(() => {
     const pressed = (event) => shortcut(event, offered);
     addEventListener("keydown", pressed);
@@ -101,11 +142,11 @@ function Shell({ forget }) {
         aria-current=${place.view === name ? "page" : undefined}>${title}</a>`,
       )}</nav>
       <div class="tools"><${Line} />
-        <${Language} /><${Theme} />${me.key_id && html`<button class="quiet" onClick=${forget}
+        <${Later} part="Bell" load=${BELL} /><${Zone} /><${Language} /><${Theme} />${me.key_id && html`<button class="quiet" onClick=${forget}
           title=${t("forget_the_key")}>${me.name} ✕</button>`}
         </div>
     </header>
-    <${Lost} />
+    <${Lost} /><${Later} part="Notices" load=${NOTICES} />
     <main id="main" tabindex="-1">
       ${
         shown
@@ -180,7 +221,7 @@ function View({ place, load }) {
       <button onClick=${reset}>${t("try_again")}</button></div>`;
   }
   if (failed) return html`<${NotLoaded} />`;
-  return module ? html`<${module.default} place=${place} />` : html`<${Empty}>${t("loading_more")}<//>`;
+  return module ? html`<${module.default} place=${place} />` : html`<${Loading} />`;
 }
 
 // A browser keeps a failed import for as long as the page lives. So the page is loaded again, at the same address, as

@@ -158,18 +158,23 @@ export function Linked({ text }) {
 // Short words that come and go; also read aloud.
 let tell = () => {};
 let toasts = [];
-export function toast(text, kind = "good") {
-  const one = { text, kind, id: Math.random() };
+// With a button, it stays as long as the button is of use; returns what takes it away.
+export function toast(text, kind = "good", button = null) {
+  const one = { text, kind, button, id: Math.random() };
+  const end = () => tell((toasts = toasts.filter((other) => other !== one)));
   toasts = [...toasts.slice(-3), one];
   tell(toasts);
-  setTimeout(() => tell((toasts = toasts.filter((other) => other !== one))), kind === "bad" ? 9000 : 4000);
+  setTimeout(end, button?.milliseconds || (kind === "bad" ? 9000 : 4000));
+  return end;
 }
 
 export function Toasts() {
   const [shown, show] = useState(toasts);
   useEffect(() => void (tell = show), []);
   return html`<div class="toasts" role="status" aria-live="polite">
-    ${shown.map((one) => html`<p key=${one.id} class="toast ${one.kind}"><${Linked} text=${one.text} /></p>`)}</div>`;
+    ${shown.map((one) => html`<p key=${one.id} class="toast ${one.kind}"><${Linked} text=${one.text} />${
+      one.button && html` <button class="small" onClick=${one.button.act}>${one.button.word}</button>`
+    }</p>`)}</div>`;
 }
 
 // Does it, and says how it went. Whatever is refused is told in the server's own words.

@@ -16,12 +16,13 @@ const two = (number) => String(number).padStart(2, "0");
 // The zone of the times that are shown: the browser's, UTC, or that of a schedule while its page says so.
 const ZONE = "nextslot-zone";
 const OWN_ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
-let zone = localStorage.getItem(ZONE) === "UTC" ? "UTC" : OWN_ZONE;
+export const storedZone = () => (localStorage.getItem(ZONE) === "UTC" ? "UTC" : OWN_ZONE);
+let zone = storedZone();
 const formats = new Map();
 const watchers = new Set();
 
 export const zoneName = () => zone;
-export const isOwnZone = () => zone === OWN_ZONE;
+export const hasTwoZones = OWN_ZONE !== "UTC";
 
 export function setZone(name, isKept = true) {
   zone = name || OWN_ZONE;

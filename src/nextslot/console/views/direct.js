@@ -4,7 +4,7 @@ import { cancelDirect } from "../actions.js";
 import { get, pages } from "../api.js";
 import { html } from "../lib.js";
 import { useLoad } from "../live.js";
-import { can, Empty, Fields, Json, Scroll, Section, Status, Trouble, useTitle, When } from "../parts.js";
+import { can, Empty, Loading, Fields, Json, Scroll, Section, Status, Trouble, useTitle, When } from "../parts.js";
 import { link } from "../router.js";
 import { duration } from "../words.js";
 
@@ -44,7 +44,7 @@ function One({ id }) {
   });
   const shown = one.data;
   useTitle(shown && t("direct", shown.job_type));
-  if (!shown) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
+  if (!shown) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Loading} />`;
   const cancel = () => cancelDirect(shown).then((done) => done && one.again());
   return html`<div class="head"><h1 class="grow">${t("direct", shown.job_type)}</h1><${Status} status=${shown.status} />
       ${can("operate") && ["WAITING", "RUNNING"].includes(shown.status) && html`<button class="danger"

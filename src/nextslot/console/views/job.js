@@ -1,6 +1,6 @@
 // One job: what it is, where it stands, why it waits, what it says, what it made, and what can be done with it.
 import { said, t } from "../i18n.js";
-import { cancelJob, parsed, retryRun, runAgain } from "../actions.js";
+import { cancelJob, moved, parsed, retryRun, runAgain, useGoing } from "../actions.js";
 import { download, get, patch, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
@@ -10,7 +10,7 @@ import {
   Bar,
   can,
   canWhole,
-  Empty,
+  Empty, Loading,
   Fields,
   hasOffices,
   Id,
@@ -38,7 +38,7 @@ export default function JobPage({ place }) {
   });
   const shown = job.data?.job_id === id ? job.data : null;
   useTitle(shown ? named(shown) : "", t("jobs"));
-  if (!shown) return job.error ? html`<${Trouble} error=${job.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
+  if (!shown) return job.error ? html`<${Trouble} error=${job.error} />` : html`<${Loading} />`;
   const hasEnded = ENDED.includes(shown.status);
   return html`
     <div class="head stays">
@@ -126,11 +126,13 @@ function Chain({ job }) {
 function Actions({ job, again }) {
   const hasEnded = ENDED.includes(job.status);
   const isQueued = job.status === "QUEUED" || job.status === "WAITING";
-  const move = (to) =>
-    attempt(
-      () => post(`api/jobs/${job.job_id}/move`, { to }),
-      to === "front" ? t("it_is_first_now") : t("it_is_last_now"),
-    ).then(again);
+  const isGoing = useGoing()(job.job_id);
+  const move = async (to) => {
+    const why = await get(`api/jobs/${job.job_id}/why`, { wait_seconds: 0 }).catch(() => null);
+    const done = await attempt(() => post(`api/jobs/${job.job_id}/move`, { to }), to === "front" ? t("it_is_first_now") : t("it_is_last_now"));
+    if (done && why) moved(job, { place: why.ahead + 1 }, again);
+    again();
+  };
   return html`<div class="actions">
     ${
       can("operate") &&
@@ -146,7 +148,7 @@ function Actions({ job, again }) {
     ${
       can("operate") &&
       !hasEnded &&
-      html`<button class="danger" disabled=${Boolean(job.cancel_requested_at)}
+      html`<button class="danger" disabled=${Boolean(job.cancel_requested_at) || isGoing}
         onClick=${() => cancelJob(job).then((done) => done && again())}>
       ${job.cancel_requested_at ? t("told_to_stop") : t("cancel_more")}</button>`
     }

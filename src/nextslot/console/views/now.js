@@ -4,7 +4,7 @@ import { cancelDirect, cancelJob } from "../actions.js";
 import { get, post } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
-import { attempt, Bar, can, canWhole, Empty, JobLink, Section, Status, someOffices, Trouble, useNow, useTitle, When } from "../parts.js";
+import { attempt, Bar, can, canWhole, Empty, Loading, JobLink, Section, Status, someOffices, Trouble, useNow, useTitle, When } from "../parts.js";
 import { change, link, useKept } from "../router.js";
 import { between, clock, count, duration, named, plural } from "../words.js";
 import { Queue } from "./queue.js";
@@ -29,7 +29,7 @@ export default function Now({ place }) {
   const office = known.find((one) => one.office_id === officeId);
   const progress = useProgress(queue.data?.running || []);
   const expected = useForecast(officeId, size, queue.data);
-  if (!queue.data) return queue.error ? html`<${Trouble} error=${queue.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
+  if (!queue.data) return queue.error ? html`<${Trouble} error=${queue.error} />` : html`<${Loading} />`;
   const { direct, paused_by, forecast_at } = queue.data;
   const [running, waiting] = [queue.data.running.map(expected), queue.data.queue.map(expected)];
   const set = (query) =>

@@ -9,7 +9,7 @@ import {
   Bar,
   can,
   canWhole,
-  Empty,
+  Empty, Loading,
   Field,
   me,
   Scroll,
@@ -32,7 +32,7 @@ export default function Office({ place }) {
   const concerns = (event) => event.office_id === id || event.office_id === null;
   const one = useLoad((signal) => loaded(path, signal), [id], { concerns });
   useTitle(one.data?.office.name || id, t("offices"));
-  if (!one.data) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
+  if (!one.data) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Loading} />`;
   const { office, stats, config, limits, quotas } = one.data;
   const isPaused = office.status === "paused";
   const pause = () =>

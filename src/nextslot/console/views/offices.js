@@ -3,7 +3,7 @@ import { t } from "../i18n.js";
 import { get, pages, post } from "../api.js";
 import { html } from "../lib.js";
 import { useLoad } from "../live.js";
-import { ask, canWhole, Empty, me, Scroll, Section, Status, Trouble, When } from "../parts.js";
+import { ask, canWhole, Empty, Loading, me, Scroll, Section, Status, Trouble, When } from "../parts.js";
 import { go, link } from "../router.js";
 import { count, plural } from "../words.js";
 
@@ -54,7 +54,7 @@ export default function Offices() {
           <td class="wide tight"><${When} at=${one.now?.oldest_queued_at} /></td></tr>`,
         )}</tbody></table>
             <//>`
-          : html`<${Empty}>${t("loading_more")}<//>`
+          : html`<${Loading} />`
       }
     <//>`;
 }

@@ -6,7 +6,8 @@ import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
 import { canWhole, Empty, hasOffices, me, Section, someOffices, Status, Trouble, useNow, When } from "../parts.js";
 import { change, go, link } from "../router.js";
-import { count, day, clock, duration, named, span } from "../words.js";
+import { count, duration, named, span } from "../words.js";
+import { enable, release, Remedy, resume } from "../remedies.js";
 import { own } from "./offices.js";
 
 // How far back, and in which steps: seconds.
@@ -90,23 +91,23 @@ function Problems({ state }) {
   const found = problemsOf(state.data, now);
   if (!found.length) return html`<p class="verdict is-well" role="status">${t("all_is_well")}</p>`;
   return html`<div class="verdict is-ill" role="status"><strong>${plural(found.length, "problem")}:</strong>
-    <ul>${found.map(([text, to]) => html`<li key=${text}><a href=${to}>${text}</a></li>`)}</ul></div>`;
+    <ul>${found.map(([text, to, remedy]) => html`<li key=${text}><a href=${to}>${text}</a> <${Remedy} of=${remedy} about=${text} again=${state.again} /></li>`)}</ul></div>`;
 }
 
 export function problemsOf({ status, offices, failed, webhooks }, now) {
   const found = [];
   if (status?.not_ready_because) found.push([t("not_ready", status.not_ready_because), link("system")]);
-  if (status?.paused?.scheduler) found.push([t("the_whole_scheduler_is_paused"), link("system")]);
+  if (status?.paused?.scheduler) found.push([t("the_whole_scheduler_is_paused"), link("system"), resume()]);
   for (const one of status?.held || [])
-    found.push([t("held_for", one.resource, duration((now - new Date(one.since)) / 1000)), link("system")]);
+    found.push([t("held_for", one.resource, duration((now - new Date(one.since)) / 1000)), link("system"), release(one.resource)]);
   for (const one of offices.filter((office) => office.paused))
-    found.push([t("office_is_paused", one.name || one.office_id), link("now", { office: one.office_id })]);
-  for (const one of status?.paused?.job_types || []) found.push([t("type_is_paused", one), link("system")]);
-  for (const one of status?.paused?.resources || []) found.push([t("resource_is_paused", one), link("system")]);
+    found.push([t("office_is_paused", one.name || one.office_id), link("now", { office: one.office_id }), resume({ office_id: one.office_id })]);
+  for (const one of status?.paused?.job_types || []) found.push([t("type_is_paused", one), link("system"), resume({ job_type: one })]);
+  for (const one of status?.paused?.resources || []) found.push([t("resource_is_paused", one), link("system"), resume({ resource: one })]);
   for (const { job, times } of oftenFailed(failed, now))
     found.push([t("failed_times", named(job), count(times)), link("jobs", { status: "FAILED", job_type: job.job_type })]);
   for (const one of webhooks.filter((hook) => hook.disabled_reason))
-    found.push([t("webhook_is_disabled", one.url), link("webhooks")]);
+    found.push([t("webhook_is_disabled", one.url), link("webhooks"), enable(one)]);
   return found;
 }
 
@@ -152,7 +153,8 @@ function Charts({ series, officeId }) {
 }
 
 const whole = (number) => count(Math.round(number));
-const local = (at) => `${day(at)}T${clock(at).slice(0, 5)}`;
+// As a field for a date and a time has it: in the browser's zone, whatever zone is shown.
+const local = (at) => new Date(new Date(at) - new Date(at).getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 
 function Offices({ items, isLoading }) {
   if (!items) return html`<${Section} title=${t("offices")}><${Empty}>${isLoading ? t("loading_more") : t("none")}<//><//>`;

@@ -1,6 +1,6 @@
 // The queue of an office: its order changes by dragging, or by Alt and the arrow keys.
 import { said, t } from "../i18n.js";
-import { cancelJob } from "../actions.js";
+import { cancelJob, moved, useGoing } from "../actions.js";
 import { post } from "../api.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { attempt, can, Empty, JobLink, Section, Status, When } from "../parts.js";
@@ -47,6 +47,7 @@ export function Queue({ officeId, items, isForeseen = true, asOf, hasMore, more,
     const place = Math.max(0, Math.min(jobs.length - 1, to));
     if (from < 0 || place === from) return;
     const ids = jobs.map((one) => one.job_id);
+    const before = ids[from - 1];
     ids.splice(from, 1);
     ids.splice(place, 0, job.job_id);
     setOrder(ids);
@@ -57,6 +58,7 @@ export function Queue({ officeId, items, isForeseen = true, asOf, hasMore, more,
       const done = await attempt(() => post(`api/jobs/${job.job_id}/move`, body));
       moves.current -= 1;
       answered.current = performance.now();
+      if (done !== null) moved(job, before ? { after: before } : { to: "front" }, again);
       if (moves.current === 0) {
         if (done === null) setOrder(null);
         again();
@@ -88,10 +90,11 @@ export function Queue({ officeId, items, isForeseen = true, asOf, hasMore, more,
   };
 
   const mayMove = can("operate");
+  const isGoing = useGoing();
   const row = (job, index) => {
     const isOver = over?.id === job.job_id && dragged && dragged !== job.job_id;
     return html`<li key=${job.job_id} data-job=${job.job_id} draggable=${mayMove}
-      class="${isOver ? `over ${over.isBelow ? "below" : ""}` : ""} ${dragged === job.job_id ? "dragged" : ""}"
+      class="${isOver ? `over ${over.isBelow ? "below" : ""}` : ""} ${dragged === job.job_id ? "dragged" : ""} ${isGoing(job.job_id) ? "going" : ""}"
       onDragStart=${(event) => (event.dataTransfer.setData("text/plain", job.job_id), (event.dataTransfer.effectAllowed = "move"), setDragged(job.job_id))}
       onDragOver=${(event) => dragged && (event.preventDefault(), setOver({ id: job.job_id, isBelow: isBelowMiddle(event) }))}
       onDragEnd=${() => (setDragged(null), setOver(null))} onDrop=${(event) => drop(event, index)}>
@@ -120,7 +123,7 @@ export function Queue({ officeId, items, isForeseen = true, asOf, hasMore, more,
           onClick=${() => move(job, index - 1)} disabled=${index === 0}>↑</button>
         <button class="quiet" title=${t("to_the_front")} aria-label=${t("move_to_the_front", job.title || job.job_type)}
           onClick=${() => move(job, 0)} disabled=${index === 0}>⤒</button>
-        <button class="quiet" onClick=${() => cancelJob(job).then((done) => done && again())}>${t("cancel_3")}</button>`
+        <button class="quiet" disabled=${isGoing(job.job_id)} onClick=${() => cancelJob(job, false).then((done) => done && again())}>${t("cancel_3")}</button>`
       }</span>
     </li>`;
   };

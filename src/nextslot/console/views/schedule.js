@@ -1,11 +1,11 @@
 // One schedule: what comes, and what became of each occurrence, as a calendar and as a list.
 import { language, said, t } from "../i18n.js";
 import { get, pages, patch, post, remove } from "../api.js";
-import { html, useState } from "../lib.js";
+import { html, useEffect, useState } from "../lib.js";
 import { useLoad } from "../live.js";
-import { ask, attempt, can, Empty, Fields, Id, Json, Scroll, Section, Status, Trouble, useTitle, When } from "../parts.js";
+import { ask, attempt, can, Empty, Loading, Fields, Id, Json, Scroll, Section, Status, Trouble, useTitle, When } from "../parts.js";
 import { change, go, link, useKept } from "../router.js";
-import { count, day, duration, plural } from "../words.js";
+import { count, day, duration, plural, setZone, storedZone, zoneName } from "../words.js";
 import { Editor, Instants } from "./schedules.js";
 
 // From a Monday on, in the language of the page.
@@ -28,16 +28,17 @@ export default function Schedule({ place }) {
     { concerns, every: 60_000 },
   );
   const month = place.query.month || day(Date.now()).slice(0, 7);
-  const ledger = useLoad((signal) => ledgerOf(path, month, signal), [id, month, one.data?.enabled], { concerns });
+  const ledger = useLoad((signal) => ledgerOf(path, month, signal), [id, month, one.data?.enabled, zoneName()], { concerns });
   const plan = useLoad(
     (signal) => planOf(path, month, signal),
-    [id, month, one.data?.cron_expression, one.data?.timezone],
+    [id, month, one.data?.cron_expression, one.data?.timezone, zoneName()],
     { concerns, every: 300_000 },
   );
   const [isEdited, setEdited] = useState(false);
   const shown = one.data;
+  useEffect(() => () => setZone(storedZone(), false), [id]);
   useTitle(shown?.name, t("schedules"));
-  if (!shown) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
+  if (!shown) return one.error ? html`<${Trouble} error=${one.error} />` : html`<${Loading} />`;
   const again = () => (one.again(), coming.again(), ledger.again());
   const act = (work, words) => attempt(work, words).then((done) => (again(), done));
   const trigger = async () => {
@@ -56,6 +57,8 @@ export default function Schedule({ place }) {
   return html`
     <div class="head"><h1 class="grow">${shown.name} <span class="dim">${shown.cron_words}</span></h1>
       <div class="actions">
+        ${shown.timezone !== storedZone() && html`<button aria-pressed=${String(zoneName() === shown.timezone)}
+          onClick=${() => setZone(zoneName() === shown.timezone ? storedZone() : shown.timezone, false)}>${t("times_in", shown.timezone)}</button>`}
         ${can("submit") && !shown.deleted_at && html`<button onClick=${trigger}>${t("trigger_now")}</button>`}
         ${
           can("operate") &&
@@ -130,22 +133,19 @@ async function planOf(path, month, signal) {
 }
 
 function Calendar({ month, items, plan, move }) {
-  const first = new Date(`${month}-01T12:00:00`);
-  const start = new Date(first);
-  start.setDate(1 - ((first.getDay() + 6) % 7));
-  const cells = Array.from({ length: 42 }, (_, index) => {
-    const at = new Date(start);
-    at.setDate(start.getDate() + index);
-    return day(at);
-  });
+  // Days of the calendar are dates alone; only what happened has a zone.
+  const first = new Date(`${month}-01T00:00:00Z`);
+  const start = 1 - ((first.getUTCDay() + 6) % 7);
+  const date = (at) => at.toISOString().slice(0, 10);
+  const cells = Array.from({ length: 42 }, (_, index) => date(new Date(first.getTime() + (start - 1 + index) * 86_400_000)));
   const weeks = cells.slice(35)[0].startsWith(month) ? cells : cells.slice(0, 35);
   const entries = byDay(items, cells);
   const next = plan?.days || new Map();
   const isMore = (date) => plan?.unknownFrom && date >= plan.unknownFrom;
   const step = (months) => {
     const at = new Date(first);
-    at.setMonth(at.getMonth() + months);
-    move(day(at).slice(0, 7));
+    at.setUTCMonth(at.getUTCMonth() + months);
+    move(date(at).slice(0, 7));
   };
   return html`<${Section} title=${t("calendar", month)} actions=${html`<button aria-label=${t("the_month_before")}
     onClick=${() => step(-1)}>←</button>

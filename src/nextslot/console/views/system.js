@@ -3,7 +3,7 @@ import { said, t } from "../i18n.js";
 import { get, pages, post, remove, send } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
-import { ask, attempt, canWhole, Empty, Fields, me, Scroll, Section, Status, Trouble, When } from "../parts.js";
+import { ask, attempt, canWhole, Empty, Loading, Fields, me, Scroll, Section, Status, Trouble, When } from "../parts.js";
 import { useKept } from "../router.js";
 import { count, duration, moment, plural, size } from "../words.js";
 import { EventTable } from "./job.js";
@@ -25,7 +25,7 @@ export default function System() {
       ${shown && canWhole("operate") && html`<${PauseAll} isPaused=${shown.paused.scheduler} again=${status.again} />`}
       ${canWhole("admin") && html`<button onClick=${reload}>${t("read_the_configuration_again")}</button>`}</div>
     <${Trouble} error=${status.error} />
-    ${isLoading && html`<${Empty}>${t("loading_more")}<//>`}
+    ${isLoading && html`<${Loading} />`}
     <div hidden=${isLoading}>
     ${shown?.not_ready_because && html`<p class="trouble" role="status">${t("not_ready", shown.not_ready_because)}</p>`}
     ${me.office_id !== null && html`<${Empty}>${t("this_key_is_for_the_office", me.office_id)}<//>`}
