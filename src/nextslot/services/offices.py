@@ -88,6 +88,10 @@ class OfficeService:
         self._access.audit.changed(tx, None if before is None else before.to_dict(), after.to_dict())
         return after
 
+    def set_by_file(self, office_id: str) -> list[str]:
+        """Returns the names of an office's settings that only the configuration file can change."""
+        return self._settings.set_by_file(office_id)
+
     async def get(self, office_id: str) -> Office:
         return await self._access.read(lambda tx: get_office(tx, office_id))
 

@@ -167,6 +167,11 @@ function graphOf(job) {
     : link("graph", { job_id: job.job_id });
 }
 
+const URGENT = 1_000_000;
+
+// As a field for a date and a time has it, which knows no other zone than the browser's.
+const localTime = (at) => (at ? new Date(new Date(at) - new Date(at).getTimezoneOffset() * 60_000).toISOString().slice(0, 19) : "");
+
 async function edit(job) {
   const changed = await ask({
     title: t("change", named(job)),
@@ -174,13 +179,18 @@ async function edit(job) {
     fields: [
       { name: "title", label: t("title"), value: job.title || "", maxlength: 500 },
       { name: "priority", label: t("priority"), kind: "number", value: job.priority },
+      { name: "urgent", label: t("urgent_before_everything_else"), kind: "checkbox", value: job.priority === URGENT },
+      { name: "scheduled_for", label: t("not_before_empty_at_once"), kind: "datetime-local", step: 1, value: localTime(job.scheduled_for) },
       { name: "params", label: t("parameters_json"), kind: "area", value: JSON.stringify(job.params, null, 2) },
     ],
     action: t("change_it"),
     work: (answer) => {
       const body = { params: parsed(answer.params, "params") };
       if (answer.title && answer.title !== job.title) body.title = answer.title;
-      if (Number(answer.priority) !== job.priority) body.priority = Number(answer.priority);
+      if (answer.urgent !== (job.priority === URGENT)) body.urgent = answer.urgent;
+      else if (Number(answer.priority) !== job.priority) body.priority = Number(answer.priority);
+      if (answer.scheduled_for !== localTime(job.scheduled_for))
+        body.scheduled_for = answer.scheduled_for ? new Date(answer.scheduled_for).toISOString() : null;
       return patch(`api/jobs/${job.job_id}`, body);
     },
     done: t("changed"),

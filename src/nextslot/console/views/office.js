@@ -141,6 +141,8 @@ function Settings({ path, office, config, done }) {
         retryBaseDelay: Math.round(Number(values.retryBaseDelay) * 1000),
         defaultTimeout: values.defaultTimeout === "" ? null : Math.round(Number(values.defaultTimeout) * 60_000),
         maxConcurrentByRole: roles(values.roles),
+        retryOn: values.retryOn.split(",").map((one) => one.trim()).filter(Boolean),
+        priorityAging: values.priorityAging ? Math.round(Number(values.priorityAging) * 1000) : null,
       };
       const changed = Object.fromEntries(
         Object.entries(asked).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(config[name])),
@@ -156,6 +158,8 @@ function Settings({ path, office, config, done }) {
           .filter((name) => values[name] && values[name] !== office[name])
           .map((name) => [name, values[name]]),
       );
+      if (values.webhook && values.webhook !== office.webhook?.url) rest.webhook = { url: values.webhook };
+      if (!values.webhook && office.webhook) rest.webhook = null;
       if (Object.keys(rest).length) await patch(path, rest);
       setProblems({});
       toast(t("saved"));
@@ -165,37 +169,51 @@ function Settings({ path, office, config, done }) {
       toast(sentence(error), "bad");
     }
   };
-  const shared = { disabled: !mayChange };
+  // What the configuration file sets, only the file changes.
+  const shared = (name) => {
+    const isLocked = office.set_by_file.includes(name);
+    return { disabled: !mayChange || isLocked, help: isLocked ? t("the_file_wins") : "" };
+  };
+  const isArchived = office.status === "archived";
+  const archive = async () => {
+    const sure = isArchived || (await ask({ title: t("archive_it", office.name || office.office_id), text: t("it_takes_no_more_jobs"), action: t("archive"), danger: true }));
+    if (sure && (await attempt(() => patch(path, { status: isArchived ? "active" : "archived" }), t("saved")))) done();
+  };
   return html`<${Section} title=${t("configuration")}><form class="body" onSubmit=${submit}><div class="fieldgrid">
-      <${Field} name="name" label=${t("name")} value=${office.name} ...${shared} />
+      <${Field} name="name" label=${t("name")} value=${office.name} ...${shared("name")} />
       <${Field} name="maxConcurrentJobs" label=${t("jobs_at_once_0_no_limit")} kind="number" min="0"
-        value=${config.maxConcurrentJobs} problem=${problems.maxConcurrentJobs} ...${shared} />
+        value=${config.maxConcurrentJobs} problem=${problems.maxConcurrentJobs} ...${shared("max_concurrent_jobs")} />
       <${Field} name="defaultTimeout" label=${t("timeout_minutes_empty_none")} kind="number" min="0" step="any"
         value=${config.defaultTimeout === null ? "" : config.defaultTimeout / 60_000} problem=${problems.defaultTimeout}
-        ...${shared} />
+        ...${shared("timeout_seconds")} />
       <${Field} name="maxRetries" label=${t("retries_at_most")} kind="number" min="0" value=${config.maxRetries}
-        problem=${problems.maxRetries} ...${shared} />
+        problem=${problems.maxRetries} ...${shared("retry_policy")} />
       <${Field} name="retryBackoff" label=${t("pauses_between_retries")} value=${config.retryBackoff}
-        options=${["exponential", "linear"].map((one) => [one, said("backoff", one)])} ...${shared} />
+        options=${["exponential", "linear"].map((one) => [one, said("backoff", one)])} ...${shared("retry_policy")} />
       <${Field} name="retryBaseDelay" label=${t("first_pause_seconds")} kind="number" min="0" step="any"
-        value=${config.retryBaseDelay / 1000} problem=${problems.retryBaseDelay} ...${shared} />
+        value=${config.retryBaseDelay / 1000} problem=${problems.retryBaseDelay} ...${shared("retry_policy")} />
+      <${Field} name="retryOn" label=${t("also_retried")} value=${config.retryOn.join(", ")} problem=${problems.retryOn} ...${shared("retry_policy")} />
+      <${Field} name="priorityAging" label=${t("aging_seconds")} kind="number" min="0" step="any"
+        value=${config.priorityAging === null ? "" : config.priorityAging / 1000} problem=${problems.priorityAging} ...${shared("priority_aging_seconds")} />
       <${Field} name="cancel_mode" label=${t("cancelled_while_it_runs")} value=${office.cancel_mode} options=${[
         ["finish", t("finishes_first")],
         ["interrupt", t("is_told_to_stop")],
-      ]} ...${shared} />
+      ]} ...${shared("cancel_mode")} />
       <${Field} name="on_dependency_failure" label=${t("what_it_waits_for_fails")} value=${office.on_dependency_failure}
         options=${[
         ["wait", t("waits_on")],
         ["cancel", t("is_cancelled")],
-      ]} ...${shared} />
+      ]} ...${shared("on_dependency_failure")} />
+      <${Field} name="webhook" label=${t("webhook_of_the_office")} kind="url" value=${office.webhook?.url || ""} problem=${problems.webhook} ...${shared("webhook")} />
     </div>
     <${Field} name="roles" label=${t("at_once_by_role_one_a")} kind="area"
       value=${Object.entries(
       config.maxConcurrentByRole,
     )
       .map(([role, limit]) => `${role} ${limit}`)
-      .join("\n")} problem=${problems.maxConcurrentByRole} ...${shared} />
-    ${mayChange && html`<button class="primary">${t("save")}</button>`}</form><//>`;
+      .join("\n")} problem=${problems.maxConcurrentByRole} ...${shared("role_limits")} />
+    ${mayChange && html`<div class="actions"><button class="primary">${t("save")}</button>
+      ${office.office_id !== "default" && html`<button type="button" class="danger" onClick=${archive}>${isArchived ? t("take_it_back") : t("archive_more")}</button>`}</div>`}</form><//>`;
 }
 
 function roles(text) {

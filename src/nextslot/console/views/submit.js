@@ -10,6 +10,7 @@ import {
   canWhole,
   Empty,
   Field,
+  Loading,
   me,
   Section,
   sentence,
@@ -20,13 +21,14 @@ import {
 } from "../parts.js";
 import { change, go } from "../router.js";
 import { Inputs, initial, read } from "./form.js";
+import { Templates } from "./templates.js";
 
 export default function Submit({ place }) {
   const types = useLoad((signal) => get("api/job-types", {}, signal), []);
   const templates = useLoad((signal) => get("api/job-templates", { limit: 500 }, signal), []);
   const offices = useLoad((signal) => someOffices(500, signal), []);
   if (!types.data || !templates.data)
-    return types.error ? html`<${Trouble} error=${types.error} />` : html`<${Empty}>${t("loading_more")}<//>`;
+    return types.error ? html`<${Trouble} error=${types.error} />` : html`<${Loading} />`;
   if (!can("submit")) return html`<p class="trouble" role="alert">${t("this_key_may_not_submit_jobs")}</p>`;
   if (!types.data.items.length)
     return html`<${Empty}>${t("this_server_knows_no_job_types")}<//>`;
@@ -53,7 +55,8 @@ export default function Submit({ place }) {
       </div></div>
     <${Form} key=${template?.template_id || type.job_type} type=${type} template=${template}
       office=${place.query.office || me.office_id || "default"} offices=${offices.data?.items || []}
-      saved=${templates.again} />`;
+      saved=${templates.again} />
+    <${Templates} items=${templates.data.items} again=${templates.again} />`;
 }
 
 function Form({ type, template, office, offices, saved }) {

@@ -4,6 +4,7 @@ import { get, pages, post, remove, send } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
 import { ask, attempt, canWhole, Empty, Loading, Fields, me, Scroll, Section, Status, Trouble, When } from "../parts.js";
+import { release, Remedy, resume } from "../remedies.js";
 import { useKept } from "../router.js";
 import { count, duration, moment, plural, size } from "../words.js";
 import { EventTable } from "./job.js";
@@ -30,13 +31,14 @@ export default function System() {
     ${shown?.not_ready_because && html`<p class="trouble" role="status">${t("not_ready", shown.not_ready_because)}</p>`}
     ${me.office_id !== null && html`<${Empty}>${t("this_key_is_for_the_office", me.office_id)}<//>`}
     ${shown && html`<${Numbers} status=${shown} />`}
+    ${shown && canWhole("operate") && html`<${Pauses} status=${shown} again=${status.again} />`}
     ${
       canWhole("read") &&
       html`<div class="columns"><div>
         ${
           shown &&
           html`<${Section} title=${t("limits_and_their_use")}><${Limits} limits=${shown.limits} /><//>
-        <${Held} held=${shown.held} />`
+        <${Held} held=${shown.held} again=${status.again} />`
         }</div><div><${Metrics} settled=${settled} /></div></div><${Nodes} settled=${settled} />`
     }
     ${canWhole("admin") && html`<${Keys} settled=${settled} /><${Audit} settled=${settled} />`}
@@ -78,6 +80,29 @@ function Numbers({ status }) {
       <//>`;
 }
 
+// Pauses of types and resources; those of offices are on their own pages.
+function Pauses({ status, again }) {
+  const types = useLoad((signal) => get("api/job-types", {}, signal), []);
+  const kinds = {
+    job_type: (types.data?.items || []).map((one) => one.job_type).filter((one) => !status.paused.job_types.includes(one)),
+    resource: status.limits.filter((one) => one.limit.startsWith("resource:")).map((one) => one.limit.slice(9)).filter((one) => !status.paused.resources.includes(one)),
+  };
+  const pause = (event) => {
+    const [kind, name] = event.target.value.split(/ (.*)/);
+    event.target.value = "";
+    if (name) attempt(() => post("api/queue/pause", { [kind]: name }), t("paused")).then(again);
+  };
+  const paused = [
+    ...status.paused.job_types.map((one) => [t("type_2", one), resume({ job_type: one })]),
+    ...status.paused.resources.map((one) => [t("resource", one), resume({ resource: one })]),
+  ];
+  return html`<${Section} title=${t("pauses")} actions=${html`<label class="unseen" for="pause">${t("pause_a_type_or_resource")}</label>
+    <select id="pause" class="narrowed" onChange=${pause}><option value="">${t("pause_a_type_or_resource")}</option>${Object.entries(kinds).flatMap(([kind, names]) =>
+      names.map((one) => html`<option key=${kind + one} value=${`${kind} ${one}`}>${kind === "job_type" ? t("type_2", one) : t("resource", one)}</option>`),
+    )}</select>`}>
+    ${paused.length ? html`<ul class="rows">${paused.map(([name, remedy]) => html`<li key=${name}>${name} <${Remedy} of=${remedy} about=${name} again=${again} /></li>`)}</ul>` : html`<${Empty}>${t("no_type_or_resource_is_paused")}<//>`}<//>`;
+}
+
 function PauseAll({ isPaused, again }) {
   const act = async () => {
     if (
@@ -102,13 +127,14 @@ const reload = () =>
       t("applied", plural(done.applied.length, "change"), done.needs_restart.length ? t("need_a_restart", count(done.needs_restart.length)) : ""),
   );
 
-function Held({ held }) {
+function Held({ held, again }) {
   if (!held.length) return null;
   return html`<${Section} title=${t("resources_that_do_not_answer")}><table><thead><tr><th>${t("resource_2")}</th><th>${t("since")}</th>
-    <th>${t("next_try")}</th><th class="number">${t("failures")}</th></tr></thead>
+    <th>${t("next_try")}</th><th class="number">${t("failures")}</th><th><span class="unseen">${t("actions")}</span></th></tr></thead>
     <tbody>${held.map(
       (one) => html`<tr key=${one.resource}><td>${one.resource}</td><td><${When} at=${one.since} /></td>
-      <td><${When} at=${one.next_probe_at} /></td><td class="number">${count(one.failures)}</td></tr>`,
+      <td><${When} at=${one.next_probe_at} /></td><td class="number">${count(one.failures)}</td>
+      <td class="number"><${Remedy} of=${release(one.resource)} about=${one.resource} again=${again} /></td></tr>`,
     )}</tbody></table>
       <//>`;
 }

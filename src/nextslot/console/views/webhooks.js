@@ -1,5 +1,5 @@
 // Webhooks: who is told of what, and what became of each message.
-import { t } from "../i18n.js";
+import { said, t } from "../i18n.js";
 import { pages, patch, post, remove } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
@@ -57,6 +57,7 @@ export default function Webhooks({ place }) {
       </td>
     <td class="number">${can("operate") && html`<button
       onClick=${() => act(() => post(`${path(one)}/test`), t("a_test_is_on_its_way"))}>${t("test")}</button> <button
+      onClick=${() => edit(one).then((done) => done && list.again())}>${t("change_more")}</button> <button
       onClick=${() => rotate(one)}>${t("secret_more")}</button> <button class="danger" onClick=${() => drop(one)}>${t("delete_more")}</button>`}
       </td></tr>`,
   )}`;
@@ -81,7 +82,7 @@ export default function Webhooks({ place }) {
       <label class="unseen" for="status">${t("status")}</label>
         <select id="status" style=${{ width: "auto" }} onChange=${(event) => set({ status: event.target.value })}>
         ${["", "PENDING", "DELIVERED", "FAILED"].map(
-          (one) => html`<option key=${one} value=${one} selected=${one === status}>${one || t("any_status")}
+          (one) => html`<option key=${one} value=${one} selected=${one === status}>${one ? said("status", one) : t("any_status")}
           </option>`,
         )}</select>
       <label class="unseen" for="of">${t("subscription")}</label>
@@ -98,17 +99,37 @@ export default function Webhooks({ place }) {
     }`;
 }
 
+const chosen = (answer) => EVENTS.filter((one) => answer[one]);
+const eventFields = (given) => EVENTS.map((one) => ({ name: one, label: said("hook", one.replaceAll(".", "_")), kind: "checkbox", value: given.includes(one) }));
+const FORMATS = ["", "slack", "discord", "ntfy"];
+const formatField = (value) => ({ name: "format", label: t("format"), value: value || "", options: FORMATS.map((one) => [one, one ? one : t("signed_json")]) });
+
+// The address is shown without its secret part, so it is sent only if it was changed.
+const edit = (one) =>
+  ask({
+    title: t("change", one.url),
+    fields: [{ name: "url", label: t("url"), value: one.url, required: true }, formatField(one.format), ...eventFields(one.events)],
+    action: t("change_it"),
+    work: (answer) => {
+      const body = { events: chosen(answer), format: answer.format || null };
+      if (answer.url !== one.url) body.url = answer.url;
+      return patch(`api/webhooks/${one.webhook_id}`, body);
+    },
+    done: t("changed"),
+  });
+
 async function add() {
   const made = await ask({
     title: t("new_subscription"),
     fields: [
       { name: "url", label: t("url"), kind: "url", required: true },
       ...(me.office_id === null ? [{ name: "office_id", label: t("office_empty_all") }] : []),
-      ...EVENTS.map((one, index) => ({ name: one, label: one, kind: "checkbox", value: index < 3 })),
+      formatField(null),
+      ...eventFields(EVENTS.slice(0, 3)),
     ],
     action: t("subscribe"),
     work: (answer) => {
-      const body = { url: answer.url, events: EVENTS.filter((one) => answer[one]) };
+      const body = { url: answer.url, events: chosen(answer), ...(answer.format ? { format: answer.format } : {}) };
       if (answer.office_id || me.office_id) body.office_id = answer.office_id || me.office_id;
       return post("api/webhooks", body);
     },

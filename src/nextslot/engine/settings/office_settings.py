@@ -46,6 +46,10 @@ class OfficeSettings:
         self._lanes.policy = policy
         self._fixed = fixed
 
+    def set_by_file(self, office_id: str) -> list[str]:
+        """Returns the names of an office's settings that only the configuration file can change."""
+        return sorted(self._fixed.get(office_id, {}))
+
     def create(self, tx: Tx, office_id: str, settings: Mapping[str, Json], now: Instant) -> Office:
         if not isinstance(office_id, str) or not _ID.fullmatch(office_id):
             raise Invalid(_NOT_AN_ID, field="office_id")

@@ -124,6 +124,10 @@ class OfficeAnswer(ResponseModel):
     status: Literal["active", "paused", "archived"]
 
 
+class OfficeDetail(OfficeAnswer):
+    set_by_file: list[str] = Field(description="Settings that only the configuration file can change")
+
+
 class Execution(ResponseModel):
     id: str
     job_id: str
@@ -261,10 +265,12 @@ async def list_offices(query: Annotated[PageQuery, Query()], request: Request) -
     return page(found)
 
 
-@offices.get("/api/offices/{office_id}", response_model=OfficeAnswer)
+@offices.get("/api/offices/{office_id}", response_model=OfficeDetail)
 @needs(Scope.READ, of_path)
 async def get_office(office_id: str, request: Request) -> Response:
-    return answer((await scheduler_for(request).offices.get(office_id)).to_dict())
+    offices_ = scheduler_for(request).offices
+    office = await offices_.get(office_id)
+    return answer({**office.to_dict(), "set_by_file": offices_.set_by_file(office_id)})
 
 
 @offices.patch("/api/offices/{office_id}", response_model=OfficeAnswer)
