@@ -226,8 +226,6 @@ export default {
   the_last_attempts_that_match_the: "필터에 맞고 실패한 마지막 시도입니다. 이미 재시도한 것은 세지 않습니다.",
   retry_them: "모두 재시도",
   retried: "{0}를 재시도합니다.",
-  the_beginning_is_not_shown: ", 앞부분은 표시하지 않음",
-  from_the_start: "처음부터",
   follow: "따라가기",
   so_far: "지금까지",
   so_far_the_line_is_lost: "지금까지. 연결이 끊겨 다시 시도하는 중",

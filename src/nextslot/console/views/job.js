@@ -80,10 +80,13 @@ function Signal({ job, again }) {
     <div class="body">${wait.question && html`<p>${wait.question}</p>`}
       ${can("operate") && html`<div class="actions"><button class="primary" onClick=${() => send("approve")}>${t("approve")}</button>
         <button class="danger" onClick=${() => send("reject")}>${t("reject")}</button></div>`}</div>
-    <${Fields} of=${[
-      [t("answer_until"), wait.answer_by && html`<${When} at=${wait.answer_by} />`],
-      [t("answered_by"), wait.answered_by?.join(", ")],
-    ]} /><//>`;
+    ${
+      (wait.answer_by || wait.answered_by?.length > 0) &&
+      html`<${Fields} of=${[
+        [t("answer_until"), wait.answer_by && html`<${When} at=${wait.answer_by} />`],
+        [t("answered_by"), wait.answered_by?.join(", ")],
+      ]} />`
+    }<//>`;
 }
 
 // What the run of this job is, or was: progress, times, where it ran.
