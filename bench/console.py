@@ -34,8 +34,18 @@ VIEWS = {
     "now": ".queue li",
     "jobs": "tbody tr",
     "jobs?q={newest}&status=QUEUED": "tbody tr",
+    "jobs/{job}": ".steps",
+    "jobs/{talkative}": "pre.log .row",
+    "schedules": "main h1 ~ *, .section",
+    "groups": ".section",
+    "offices": ".section",
+    "offices/default": ".stats",
+    "webhooks": ".section",
     "system": ".stats",
+    "submit": "form",
 }
+# The lines of the log of one job.
+LINES = 100_000
 
 
 def main() -> None:
@@ -46,13 +56,15 @@ def main() -> None:
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
-        nullcontext(options.url) if options.url else _serving(Path(folder), options.jobs) as url,
+        nullcontext((options.url, {})) if options.url else _serving(Path(folder), options.jobs) as (url, ids),
         open_browser() as browser,
     ):
         print(f"{options.jobs:,} jobs; median of {options.rounds} rounds, nothing cached")
         print(f"{'view':30} {'requests':>8} {'kB':>6} {'first content':>14} {'complete':>9}")
         for named, sign in VIEWS.items():
-            view = named.format(newest=f"{options.jobs - 1:07}")
+            if not ids and named.startswith("jobs/"):
+                continue
+            view = named.format(newest=f"{options.jobs - 1:07}", **ids)
             rounds = [_visit(browser, f"{url}/console/#/{view}", sign) for _ in range(options.rounds)]
             requests, weight, first, complete = (statistics.median(column) for column in zip(*rounds, strict=True))
             print(f"{view:30} {requests:8.0f} {weight / 1000:6.0f} {first:11.0f} ms {complete:6.0f} ms")
@@ -76,23 +88,30 @@ def _visit(browser: Browser, url: str, sign: str) -> tuple[int, float, float, fl
 
 
 @contextmanager
-def _serving(folder: Path, jobs: int) -> Iterator[str]:
+def _serving(folder: Path, jobs: int) -> Iterator[tuple[str, dict[str, str]]]:
     ready = threading.Event()
     found: dict[str, Any] = {}
 
     async def echo(run: Any, number: int = 0) -> int:
         return number
 
+    async def talk(run: Any) -> None:
+        run.log.info("\n".join(f"line {number} of the log of a job" for number in range(LINES)))
+
     async def serve() -> None:
         scheduler = Scheduler(f"sqlite:///{folder}/nextslot.db", synchronous="NORMAL")
         scheduler.job_types.add("echo", echo)
+        scheduler.job_types.add("talk", talk)
         process = Process(scheduler, Options(), "127.0.0.1", 0)
         listening = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(process.run(listening.set_result))
         found.update(url=await listening, loop=asyncio.get_running_loop(), stop=process.stop)
+        talkative = await scheduler.submit("talk", title="talkative")
+        await scheduler.wait(talkative.job_id)
         await scheduler.pause(office_id="default")
         for start in range(0, jobs, BATCH):
-            await scheduler.submit_many([_job(number) for number in range(start, min(jobs, start + BATCH))])
+            made = await scheduler.submit_many([_job(number) for number in range(start, min(jobs, start + BATCH))])
+        found["ids"] = {"job": made[-1].job_id, "talkative": talkative.job_id}
         ready.set()
         await task
 
@@ -100,7 +119,7 @@ def _serving(folder: Path, jobs: int) -> Iterator[str]:
     thread.start()
     ready.wait()
     try:
-        yield found["url"]
+        yield found["url"], found["ids"]
     finally:
         found["loop"].call_soon_threadsafe(found["stop"])
         thread.join()

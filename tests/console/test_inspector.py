@@ -37,7 +37,9 @@ async def speak(run: RunContext, kind: str = "colours") -> str:
     elif kind == "wide":
         run.log.info("begin %s end", "한글" * 5 + "y" * 1_000_000)
     elif kind == "rubbish":
-        run.log.info("%s", "".join(chr(code) for code in range(256) if code != 10) * 40 + "\x1b[999;;9m\x1b]0;title\x07over")
+        run.log.info(
+            "%s", "".join(chr(code) for code in range(256) if code != 10) * 40 + "\x1b[999;;9m\x1b]0;title\x07over"
+        )
         run.log.info("10 %%\r50 %%\r100 %% done")
     elif run.attempt == 1:
         run.log.info("first attempt")
@@ -50,7 +52,9 @@ async def speak(run: RunContext, kind: str = "colours") -> str:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     with ServerThread(tmp_path_factory.mktemp("inspector")) as running:
-        running.server.scheduler.job_types.add("speak", speak, retry_policy={"max_attempts": 1, "base_delay_seconds": 0})
+        running.server.scheduler.job_types.add(
+            "speak", speak, retry_policy={"max_attempts": 1, "base_delay_seconds": 0}
+        )
         running.run(running.server.scheduler.offices.create("wide"))
         yield running
 
@@ -70,7 +74,9 @@ def rows(console: Console) -> int:
 # The log.
 
 
-def test_a_log_shows_its_end_first_with_numbers_and_a_line_has_an_address(console: Console, server: ServerThread) -> None:
+def test_a_log_shows_its_end_first_with_numbers_and_a_line_has_an_address(
+    console: Console, server: ServerThread
+) -> None:
     job_id = said(server, "colours")
     console.open(f"jobs/{job_id}")
     expect(console.find("#L1002")).to_contain_text("line 1000")
@@ -169,7 +175,12 @@ def test_a_line_of_a_megabyte_and_rubbish_are_shown(console: Console, server: Se
     console.open(f"jobs/{said(server, 'wide')}")
     expect(console.find("pre.log .row").last).to_contain_text("y end")
     assert rows(console) < 150
-    assert console.page.evaluate("Math.max(...[...document.querySelectorAll('pre.log .said')].map((one) => one.textContent.length))") <= 2000
+    assert (
+        console.page.evaluate(
+            "Math.max(...[...document.querySelectorAll('pre.log .said')].map((one) => one.textContent.length))"
+        )
+        <= 2000
+    )
     console.button("Wrap").click()
     assert rows(console) < 150
     console.button("Wrap").click()

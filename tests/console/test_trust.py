@@ -1,4 +1,4 @@
-"""What one does can be undone, what holds work back is said everywhere, and what the API can change the console can too."""
+"""Actions can be undone, every view says what holds work back, and the console changes all that the API can change."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -158,7 +158,12 @@ def test_notifications_are_shown_to_who_wants_them_while_the_page_is_out_of_sigh
         console.page.add_init_script("""
             window.shown = [];
             const Real = Notification;
-            window.Notification = class extends Real { constructor(title, ...rest) { super(title, ...rest); shown.push(title); } };
+            window.Notification = class extends Real {
+                constructor(title, ...rest) {
+                    super(title, ...rest);
+                    shown.push(title);
+                }
+            };
         """)
         console.open("jobs")
         bell = console.button("Desktop notifications")

@@ -118,6 +118,8 @@ function Help({ views, close }) {
     ["x", t("key_choose")],
     ["Enter", t("key_open")],
     ["Alt ↑ ↓", t("key_move")],
+    ["+ − 0", t("key_zoom")],
+    ["n  N  e", t("key_log")],
     ["?", t("keys_of_the_keyboard")],
   ];
   return html`<${Box} label=${t("keys_of_the_keyboard")} close=${close}><div class="help"><h2>${t("keys_of_the_keyboard")}</h2>

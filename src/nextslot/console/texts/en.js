@@ -732,4 +732,6 @@ export default {
   its_schedules_make_no_more_jobs: "Nothing can be made from it any more. Jobs that it made stay.",
   retries_json: "Retries (JSON, empty: the type's)",
   jobs_json: "Jobs of the group (JSON)",
+  key_zoom: "in a timeline or graph: zoom in, out, back",
+  key_log: "in a log: next and previous hit, first error",
 };

@@ -732,4 +732,6 @@ export default {
   its_schedules_make_no_more_jobs: "더 이상 이 템플릿으로 만들 수 없습니다. 만든 작업은 남습니다.",
   retries_json: "재시도 (JSON, 비우면 유형의 설정)",
   jobs_json: "그룹의 작업 (JSON)",
+  key_zoom: "타임라인과 그래프에서: 확대, 축소, 처음으로",
+  key_log: "로그에서: 다음과 이전 결과, 첫 오류",
 };
