@@ -36,7 +36,7 @@ VIEWS = {
     "jobs?q={newest}&status=QUEUED": "tbody tr",
     "jobs/{job}": ".steps",
     "jobs/{talkative}": "pre.log .row",
-    "schedules": "main h1 ~ *, .section",
+    "schedules": ".section",
     "groups": ".section",
     "offices": ".section",
     "offices/default": ".stats",
@@ -99,7 +99,7 @@ def _serving(folder: Path, jobs: int) -> Iterator[tuple[str, dict[str, str]]]:
         run.log.info("\n".join(f"line {number} of the log of a job" for number in range(LINES)))
 
     async def serve() -> None:
-        scheduler = Scheduler(f"sqlite:///{folder}/nextslot.db", synchronous="NORMAL")
+        scheduler = Scheduler(f"sqlite:///{folder}/nextslot.db", synchronous="NORMAL", extensions=["offices"])
         scheduler.job_types.add("echo", echo)
         scheduler.job_types.add("talk", talk)
         process = Process(scheduler, Options(), "127.0.0.1", 0)

@@ -40,7 +40,7 @@ async def speak(run: RunContext, kind: str = "colours") -> str:
         run.log.info(
             "%s", "".join(chr(code) for code in range(256) if code != 10) * 40 + "\x1b[999;;9m\x1b]0;title\x07over"
         )
-        run.log.info("10 %%\r50 %%\r100 %% done")
+        run.log.info("10 %\r50 %\r100 % done")
     elif run.attempt == 1:
         run.log.info("first attempt")
         raise ConnectionError("once more")
@@ -217,7 +217,7 @@ def test_following_pauses_when_somebody_scrolls_up(console: Console, server: Ser
 
 def test_attempts_are_read_side_by_side(console: Console, server: ServerThread) -> None:
     scheduler = server.server.scheduler
-    first = server.run(scheduler.submit("speak", {"kind": "again"}, title="twice", office_id="wide"))
+    first = server.run(scheduler.submit("speak", {"kind": "again"}, title="twice"))
     second = server.run(_last_of_chain(scheduler, first.job_id))
     console.open(f"jobs/{second}")
 

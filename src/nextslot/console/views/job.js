@@ -25,6 +25,7 @@ import {
 } from "../parts.js";
 import { link } from "../router.js";
 import { between, duration, ENDED, named, plural, size } from "../words.js";
+import { EventTable } from "./events.js";
 import { Log } from "./log.js";
 import { Deliveries } from "./deliveries.js";
 
@@ -370,18 +371,4 @@ function Events({ id }) {
       html`<p class="more">
       <button onClick=${() => setLimit(500)}>${t("more")}</button></p>`
     }<//>`;
-}
-
-export function EventTable({ events, hasJob = false }) {
-  if (!events.length) return html`<${Empty}>${t("no_events")}<//>`;
-  return html`<${Scroll} label=${t("events")}><table><thead><tr><th class="number">${t("number")}</th><th>${t("when")}</th>
-    <th>${t("what")}</th>${hasJob && html`<th>${t("job")}</th>`}<th class="wide">${t("details")}</th></tr></thead>
-    <tbody>${events.map(
-      (event) => html`<tr key=${event.seq}><td class="number">${event.seq}</td><td class="tight">
-      <${When} at=${event.timestamp} absolute /></td>
-      <td>${said("event", event.type)} <span class="dim mono wide">${event.type}</span></td>
-      ${hasJob && html`<td><${Id} id=${event.job_id} to="jobs" /></td>`}
-      <td class="wide mono">${Object.keys(event.details).length ? JSON.stringify(event.details) : ""}</td></tr>`,
-    )}
-        </tbody></table><//>`;
 }

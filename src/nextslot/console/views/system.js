@@ -7,7 +7,7 @@ import { ask, attempt, canWhole, Empty, Loading, Fields, me, Scroll, Section, St
 import { release, Remedy, resume } from "../remedies.js";
 import { useKept } from "../router.js";
 import { count, duration, moment, plural, size } from "../words.js";
-import { EventTable } from "./job.js";
+import { EventTable } from "./events.js";
 import { Limits } from "./office.js";
 import { showSecret } from "./webhooks.js";
 
