@@ -56,6 +56,7 @@ def _chosen(ids: dict[str, str], mode: str) -> dict[str, str]:
         "now-light": "now",
         "jobs": "jobs",
         "job": f"jobs/{ids['running']}",
+        "log": f"jobs/{ids['talkative']}#L1235",
         "why": f"jobs/{ids['held']}",
         "schedule": f"schedules/{ids['schedule']}",
         "graph": f"groups/{ids['group']}",
@@ -71,6 +72,7 @@ def _every_view(ids: dict[str, str]) -> dict[str, str]:
         **views,
         "job": f"jobs/{ids['running']}",
         "failed": f"jobs/{ids['failed']}",
+        "log": f"jobs/{ids['talkative']}#L1235",
         "why": f"jobs/{ids['held']}",
         "schedule": f"schedules/{ids['schedule']}",
         "graph": f"groups/{ids['group']}",
@@ -98,6 +100,9 @@ def _wait_until_it_is_drawn(page: Page) -> None:
     page.wait_for_selector(".line.live")
     if page.locator("svg.graph").count():
         page.wait_for_selector("svg.graph[data-ready=true]")
+    if page.locator("pre.log [data-line='1235']").count():
+        page.get_by_placeholder("Find in the log").fill("fetched")
+        page.locator("pre.log").scroll_into_view_if_needed()
     # The console reads the progress every two seconds.
     page.wait_for_timeout(2500)
 
@@ -152,6 +157,19 @@ def _register(scheduler: Scheduler, is_past: bool) -> None:
         await asyncio.sleep(40)
         run.fail(f"there is no {where}")
 
+    @scheduler.job_type("ingest", retry_policy={"max_attempts": 1, "base_delay_seconds": 0})
+    async def ingest(run: RunContext, rows: int = 2000) -> None:
+        for row in range(rows):
+            if row == 1234 and run.attempt == 1:
+                run.log.error(
+                    "no answer from \x1b[1;31mhttp://orders/%d\x1b[0m: ECONNRESET\n  at connect\n  at read", row
+                )
+                raise ConnectionError("ECONNRESET after 1,234 rows")
+            if row % 60 == 7:
+                run.log.warning("the disk is \x1b[33m%d %% full\x1b[0m", 60 + row % 40)
+            else:
+                run.log.info("\x1b[36mfetched\x1b[0m %d rows of orders, batch \x1b[32m%d\x1b[0m", 40 + row % 23, row)
+
     @scheduler.job_type("index")
     async def index(run: RunContext, full: bool = False) -> None:
         await asyncio.sleep(180)
@@ -194,6 +212,9 @@ async def _furnish(scheduler: Scheduler) -> dict[str, str]:
     webhook, _ = await scheduler.webhooks.create("http://127.0.0.1:9/hook")
     await scheduler.webhooks.test(webhook.webhook_id)
     await _office_work(scheduler)
+    await scheduler.offices.create("imports", retry_policy={"max_attempts": 1, "retry_on": ["error"]})
+    talkative = await scheduler.submit("ingest", title="Ingest orders", office_id="imports")
+    await scheduler.wait(talkative.job_id)
     failed = await _newest_failed(scheduler)
     schedules = await scheduler.schedules.list()
     return {
@@ -201,6 +222,7 @@ async def _furnish(scheduler: Scheduler) -> dict[str, str]:
         "held": held.job_id,
         "group": group.group_id,
         "failed": failed,
+        "talkative": talkative.job_id,
         "schedule": schedules.items[0].schedule_id,
     }
 
