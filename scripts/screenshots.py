@@ -101,7 +101,7 @@ def _wait_until_it_is_drawn(page: Page) -> None:
     if page.locator("svg.graph").count():
         page.wait_for_selector("svg.graph[data-ready=true]")
     if page.locator("pre.log [data-line='1235']").count():
-        page.get_by_placeholder("Find in the log").fill("fetched")
+        page.get_by_placeholder("Find in the log").fill("orders/")
         page.locator("pre.log").scroll_into_view_if_needed()
     # The console reads the progress every two seconds.
     page.wait_for_timeout(2500)

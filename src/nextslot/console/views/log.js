@@ -259,22 +259,26 @@ function found(text, needle) {
 // The first is the one at or after the lines in sight.
 function useHits(model, needle, least, version, lineInSight) {
   const [state, set] = useState({ hits: [], index: 0, isDone: true });
+  const latest = useRef(state);
+  latest.current = state;
   useEffect(() => {
     if (!needle) return void set({ hits: [], index: 0, isDone: true });
     let isGone = false;
     const hits = [];
-    const sight = lineInSight();
+    // The hit that is shown stays, also when lines have come before it.
+    const { current } = latest;
+    const isSame = current.needle === needle && current.hits.length > 0;
+    const shown = isSame && current.hits[current.index];
+    const sight = isSame ? shown[0] + current.model.first - model.first : lineInSight();
     const step = (line) => {
       if (isGone) return;
       const next = model.find(needle, line, hits);
-      const near = hits.findIndex((one) => one[0] >= sight);
+      const near = hits.findIndex(([at, place]) => at > sight || (at === sight && place >= (isSame ? shown[1] : 0)));
       if (near >= 0 || next === null)
-        set((old) => ({
-          hits: [...hits],
-          needle,
-          index: old.needle === needle && old.hits.length ? Math.min(old.index, hits.length - 1) : Math.max(0, near),
-          isDone: next === null,
-        }));
+        set((old) => {
+          const isOn = old.needle === needle && old.model === model && old.hits.length;
+          return { hits: [...hits], needle, model, index: isOn ? Math.min(old.index, hits.length - 1) : Math.max(0, near), isDone: next === null };
+        });
       if (next !== null) setTimeout(step, 0, next);
     };
     const timer = setTimeout(step, 150, 0);
