@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
-        nullcontext((options.url, {})) if options.url else _serving(Path(folder), options.jobs) as (url, ids),
+        _found(options.url) if options.url else _serving(Path(folder), options.jobs) as (url, ids),
         open_browser() as browser,
     ):
         print(f"{options.jobs:,} jobs; median of {options.rounds} rounds, nothing cached")
@@ -88,6 +88,11 @@ def _visit(browser: Browser, url: str, sign: str) -> tuple[int, float, float, fl
 
 
 @contextmanager
+def _found(url: str) -> Iterator[tuple[str, dict[str, str]]]:
+    yield url, {}
+
+
+@contextmanager
 def _serving(folder: Path, jobs: int) -> Iterator[tuple[str, dict[str, str]]]:
     ready = threading.Event()
     found: dict[str, Any] = {}
@@ -111,7 +116,7 @@ def _serving(folder: Path, jobs: int) -> Iterator[tuple[str, dict[str, str]]]:
         await scheduler.pause(office_id="default")
         for start in range(0, jobs, BATCH):
             made = await scheduler.submit_many([_job(number) for number in range(start, min(jobs, start + BATCH))])
-        found["ids"] = {"job": made[-1].job_id, "talkative": talkative.job_id}
+            found["ids"] = {"job": made[-1].job_id, "talkative": talkative.job_id}
         ready.set()
         await task
 

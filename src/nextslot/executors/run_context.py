@@ -40,12 +40,12 @@ NOTHING_KEPT = "this run stores no checkpoints: only jobs have attempts that cou
 class LineFormatter(logging.Formatter):
     """Formats a line of a run's log: the time in UTC, since readers in other zones see the same log."""
 
-    converter = gmtime
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self.converter = gmtime
 
 
 Listener = Callable[[str, Mapping[str, Any]], None]

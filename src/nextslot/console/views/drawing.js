@@ -46,7 +46,7 @@ export function Drawing({ nodes, edges, isDimmed, critical, chosen, choose }) {
     <svg ref=${svg} class="graph ${shown.scale < LEGIBLE ? "far" : ""}" role="group"
       aria-label=${t("graph_keys")} onKeyDown=${pressed}
       data-ready=${String(Boolean(layout))}>
-      <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+      <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerUnits="userSpaceOnUse" markerWidth="9" markerHeight="9" orient="auto">
         <path d="M0 0 8 4 0 8Z" fill="#8b949d" /></marker></defs>
       ${
         layout &&

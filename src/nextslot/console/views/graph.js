@@ -133,6 +133,9 @@ function Panel({ node, nodes, edges, expected, close, choose, expand, again }) {
     }</aside>`;
 }
 
+const endOfJob = (job, foreseen) =>
+  Date.parse(job.finished_at || job.cancelled_at || foreseen?.expected_end || "") || (ENDED.includes(job.status) ? 0 : Infinity);
+
 async function retried(job) {
   const whole = await get(`api/jobs/${job.job_id}`);
   await retryRun(whole.run);
@@ -175,10 +178,10 @@ function together(members) {
   return { id: first.id, name, note, members, fraction: done / members.length, job: { ...first.job, status } };
 }
 
-// The jobs that decide when it ends: the last one to end, the last one that it waits for, and so on.
+// The jobs that decide when it ends: the last one to end, the last one that it waits for, and so on. One that has not
+// ended and has no estimate is the last of all.
 function criticalPath(nodes, edges, expected) {
-  const endOf = (node) =>
-    Math.max(...jobsOfNode(node).map((job) => Date.parse(job.finished_at || job.cancelled_at || expected.get(job.job_id)?.expected_end || "") || 0));
+  const endOf = (node) => Math.max(...jobsOfNode(node).map((job) => endOfJob(job, expected.get(job.job_id))));
   const ends = new Map(nodes.map((node) => [node.id, endOf(node)]));
   const before = new Map();
   for (const [from, to] of edges) before.set(to, [...(before.get(to) || []), from]);
