@@ -59,13 +59,14 @@ function Pane({ runId, jobId, title, hasEnded, lines, choice, together }) {
   const [wanted, setWanted] = useState(null); // A line to bring into sight, once it is there.
   const isMoving = useRef(false);
   const seen = useRef(0);
+  const sight = useRef(1); // The number of the first line in sight.
   const model = log.model;
   model.arrange(wraps ? view.columns - (showsTimes ? 9 : 0) : 0, least);
   const rows = model.rowLines.length;
   const tall = rows * ROW;
   const stretch = tall > TALLEST ? (tall - view.height) / (TALLEST - view.height) : 1;
   const first = Math.max(0, Math.floor((view.top * stretch) / ROW) - SPARE);
-  const hits = useHits(model, needle, least, log.version, () => model.rowLines[Math.min(rows - 1, first + SPARE)] || 0);
+  const hits = useHits(model, needle, least, log.version, () => sight.current - model.first);
   const until = Math.min(rows, first + Math.ceil(view.height / ROW) + 2 * SPARE);
 
   const scrollTo = (pixels) => {
@@ -86,6 +87,7 @@ function Pane({ runId, jobId, title, hasEnded, lines, choice, together }) {
     const place = box.current;
     if (!place) return; // A last scroll of a log that is not shown any more.
     setView((old) => ({ ...old, top: place.scrollTop }));
+    sight.current = model.first + (model.rowLines[Math.floor((place.scrollTop * stretch) / ROW)] ?? 0);
     for (const call of together.current.isOn ? together.current.panes : []) call(place);
     if (isMoving.current) return;
     const isAtEnd = place.scrollHeight - place.scrollTop - place.clientHeight < 40;
@@ -116,9 +118,8 @@ function Pane({ runId, jobId, title, hasEnded, lines, choice, together }) {
   const before = useRef(model);
   useLayoutEffect(() => {
     if (before.current !== model) {
-      const line = before.current.first + (before.current.count ? before.current.row(Math.min(first + SPARE, before.current.rowLines.length - 1))?.line || 0 : 0);
       before.current = model;
-      if (!follows && wanted === null) scrollTo(model.rowOf(line - model.first) * ROW);
+      if (!follows && wanted === null) scrollTo(model.rowOf(sight.current - model.first) * ROW);
     }
     if (follows) scrollTo(tall);
   }, [log.version, follows, tall, view.height]);
