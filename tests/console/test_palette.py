@@ -37,7 +37,7 @@ def test_the_palette_goes_to_a_view(console: Console) -> None:
     console.open("now")
 
     wanted(console, "webh")
-    expect(console.page.get_by_role("option")).to_have_count(2)
+    expect(console.find("#palette-items").get_by_role("option")).to_have_count(2)
     console.page.keyboard.press("Enter")
 
     expect(console.find("main h1")).to_have_text("Webhooks")
@@ -54,8 +54,8 @@ def test_an_id_that_is_pasted_leads_to_what_has_it(
         console.open("system").loaded()
 
         wanted(console, f"see {found} please")
-        expect(console.page.get_by_role("option")).to_have_count(1)
-        expect(console.page.get_by_role("option")).to_contain_text(name)
+        expect(console.find("#palette-items").get_by_role("option")).to_have_count(1)
+        expect(console.find("#palette-items").get_by_role("option")).to_contain_text(name)
         console.page.keyboard.press("Enter")
 
         expect(console.find("main h1")).to_contain_text(name)
@@ -66,7 +66,7 @@ def test_the_palette_finds_jobs_by_their_title_and_leads_to_the_search(console: 
     console.open("now")
 
     wanted(console, "import")
-    expect(console.page.get_by_role("option")).to_have_count(3)
+    expect(console.find("#palette-items").get_by_role("option")).to_have_count(3)
     console.page.keyboard.press("ArrowUp")
     expect(console.find("[aria-selected=true]")).to_contain_text("Search jobs for “import”")
     console.page.keyboard.press("Enter")
@@ -122,7 +122,7 @@ def test_the_palette_and_the_help_are_accessible_and_fit(
         assert _too_wide(console.page) == []
         console.page.keyboard.press("Escape")
         wanted(console, "import")
-        expect(console.page.get_by_role("option")).to_have_count(3)
+        expect(console.find("#palette-items").get_by_role("option")).to_have_count(3)
 
         assert _violations(console.page) == []
         assert _too_wide(console.page) == []

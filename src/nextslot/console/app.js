@@ -70,18 +70,22 @@ function Door({ problem, onKey }) {
   </main>`;
 }
 
-// Parts of the frame that need not be there first.
+// Parts of the frame that need not be there first, and that shall not keep the server from answering the view.
+const LATER_MS = 800;
 const NOTICES = () => import("./notices.js");
 const BELL = () => import("./notify.js");
 function Later({ part, load }) {
   const [module, set] = useState(null);
-  useEffect(() => void load().then((found) => set({ ...found }), () => {}), []);
+  useEffect(() => {
+    const timer = setTimeout(() => load().then((found) => set({ ...found }), () => {}), LATER_MS);
+    return () => clearTimeout(timer);
+  }, []);
   return module ? html`<${module[part]} />` : null;
 }
 
 // All views are loaded before they are asked for: those whose link is near the pointer, the others when nothing else is
 // to be done. Not while the server is away, since a browser keeps a failed import.
-const IDLE_MS = 8000;
+const IDLE_MS = 20_000;
 function usePreloaded(offered) {
   useEffect(() => {
     const fetchView = (name) => live.state === "live" && VIEWS[name]?.slice(1).forEach((load) => load().catch(() => {}));

@@ -17,7 +17,8 @@ const NEARLY = 0.95;
 export function Notices() {
   const found = useLoad(noticesOf, [], {
     concerns: (event) => /^(queue_|resource_|node_)/.test(event.type),
-    every: 30_000,
+    // Events say what changes; quotas and webhooks have none. The status counts what is queued, which has a cost.
+    every: 300_000,
   });
   const [isOpen, setOpen] = useState(false);
   const now = useNow(5000);

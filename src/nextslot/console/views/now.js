@@ -10,7 +10,7 @@ import { between, clock, count, duration, named, plural } from "../words.js";
 import { Queue } from "./queue.js";
 import { Timeline } from "./timeline.js";
 
-const PAGE = 60;
+const PAGE = 40;
 // Progress makes no events: it is looked at this often, of as many as can be seen at once.
 const LOOK_MS = 2000;
 const LOOKED_AT = 12;
