@@ -185,6 +185,21 @@ def test_a_view_is_loaded_when_the_pointer_is_near_its_link(console: Console) ->
         console.page.get_by_role("link", name="Webhooks").hover()
 
 
+def test_a_shape_stands_where_content_will_be(console: Console) -> None:
+    held: list[Any] = []
+    console.page.route("**/api/queue?*", lambda route: held.append(route))
+    console.open("jobs")
+
+    console.page.get_by_role("link", name="Now", exact=True).click()
+    expect(console.find("main .skeleton")).to_be_visible()
+    console.page.unroute("**/api/queue?*")
+    for route in held:
+        route.continue_()
+
+    expect(console.find("main h1")).to_have_text("Now")
+    expect(console.find("main .skeleton")).to_have_count(0)
+
+
 # Editing.
 
 
