@@ -107,7 +107,10 @@ async def test_a_log_is_followed_from_its_begin_to_its_end(tmp_path: Path) -> No
         assert (end["event"], end["data"]["ended"]) == ("end", True)
         whole = (await server.client.get(f"/api/job-runs/{run['run_id']}/log")).text
         assert first["data"]["text"] + second["data"]["text"] == whole
-        assert (await server.client.get(f"/api/job-runs/{run['run_id']}/log?tail=1")).text == whole.splitlines(True)[-1]
+        tail = await server.client.get(f"/api/job-runs/{run['run_id']}/log?tail=1")
+        assert tail.text == whole.splitlines(True)[-1]
+        assert int(tail.headers["X-Log-Line"]) == len(whole.splitlines())
+        assert int(tail.headers["X-Log-Start"]) == len(whole) - len(tail.text)
         offset = end["data"]["offset"] - 3
         assert (await server.client.get(f"/api/job-runs/{run['run_id']}/log?offset={offset}")).text == whole[-3:]
 

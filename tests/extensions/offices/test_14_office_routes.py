@@ -731,3 +731,16 @@ async def test_a_description_may_have_64_KiB(tmp_path: Path) -> None:
 
         assert len(made["description"]) == 65_536
         assert refused.status_code == 422
+
+
+async def test_an_office_says_which_of_its_settings_the_configuration_file_fixes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        await server.client.post("/api/offices", json={"office_id": "o"})
+        settings = server.scheduler.settings.offices
+        settings.use(settings._lanes.policy, {"o": {"max_concurrent_jobs": 3}})
+
+        found = (await server.client.get("/api/offices/o")).json()
+        refused = await server.client.patch("/api/offices/o/scheduler/config", json={"maxConcurrentJobs": 5})
+
+    assert found["set_by_file"] == ["max_concurrent_jobs"]
+    assert refused.status_code == 409
