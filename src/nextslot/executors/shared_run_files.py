@@ -184,11 +184,11 @@ class SharedRunFiles:
         for run_id in run_ids:
             self.objects.delete([one.path for one in self.objects.list(_folder(run_id))])
 
-    def missing(self, run_id: str, has_log: bool, artifacts: Iterable[Artifact]) -> list[str]:
+    def missing(self, run_id: str, has_log: bool, artifacts: Iterable[str]) -> list[str]:
         """Returns which files of a run are not stored: the names of artifacts, or `log` if its beginning is missing."""
         folder = _folder(run_id)
         stored = {one.path: one for one in self.objects.list(folder)}
-        lost = [one.name for one in artifacts if f"{folder}/artifacts/{one.name}" not in stored]
+        lost = [name for name in artifacts if f"{folder}/artifacts/{name}" not in stored]
         pieces = pieces_in(one for path, one in stored.items() if path.startswith(f"{folder}/log/"))
         if has_log and not any(one.start == 0 for one in pieces):
             lost.append("log")
