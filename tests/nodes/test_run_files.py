@@ -18,6 +18,8 @@ from tests.object_storage import S3, s3
 
 # Each job type needs a resource that only node `a` has, so that `a` runs it.
 ON_A = '''
+[offices.default]
+max_concurrent_jobs = 0
 [job_types.grow]
 command = ["sh", "-c", "i=0; while true; do i=$((i+1)); echo line $i; sleep 0.1; done"]
 resources = ["a"]
@@ -35,7 +37,7 @@ resources = ["a"]
 command = ["true"]
 resources = ["a"]
 [job_types.read]
-command = ["sh", "-c", "cat {inputs.made.path}/*/*.txt"]
+command = ["sh", "-c", "cat \"$0\"/*/*.txt", "{inputs.made.path}"]
 resources = ["b"]
 '''
 
