@@ -197,7 +197,11 @@ def _file_findings(configuration: Configuration, database: Maintenance) -> Itera
             missing = [] if run_id in waiting else files.shared.missing(run_id, has_log, artifacts)
             if missing:
                 problem = f"{files.shared.objects.url} does not have of the run {run_id}: {', '.join(missing[:10])}"
-                yield Finding("files", problem, "start the node that ran it, which may still have it; else restore it from a version of the store")
+                yield Finding(
+                    "files",
+                    problem,
+                    "start the node that ran it, which may still have it; else restore it from a version of the store",
+                )
     except Unavailable as error:
         yield Finding("files", str(error), "check its address, its keys (AWS_…) and the way to it")
     except StoreError:  # The database is damaged, which `examine` has said.

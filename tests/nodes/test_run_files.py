@@ -20,6 +20,9 @@ from tests.object_storage import S3, s3
 ON_A = '''
 [offices.default]
 max_concurrent_jobs = 0
+[limits.resources]
+a = 10
+b = 10
 [job_types.grow]
 command = ["sh", "-c", "i=0; while true; do i=$((i+1)); echo line $i; sleep 0.1; done"]
 resources = ["a"]
@@ -37,7 +40,7 @@ resources = ["a"]
 command = ["true"]
 resources = ["a"]
 [job_types.read]
-command = ["sh", "-c", "cat \"$0\"/*/*.txt", "{inputs.made.path}"]
+command = ["sh", "-c", "cat $0/*/*.txt", "{inputs.made.path}"]
 resources = ["b"]
 '''
 

@@ -208,7 +208,7 @@ class Runtime:
             self.meters,
             self.tracer,
             StallAlarm(self.engine, self.executor),
-            self.shipping,
+            None if self.files.shared is None else self.shipping,
         )
 
     def _key_made(self) -> None:

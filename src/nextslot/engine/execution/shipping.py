@@ -1,6 +1,6 @@
 """Shipping: stores the files of runs in the shared store: logs while they grow, the rest before the outcome is stored.
 
-Without a shared store it does nothing. The runner calls it.
+The runner calls it if there is a shared store.
 """
 
 import asyncio
@@ -65,9 +65,9 @@ class Shipping:
 
     def follow(self, run_id: str) -> None:
         """Ships the log of a run from now on, as it grows."""
-        if self._files.shared is not None:
-            self._shipped[run_id] = self._files.shared.shipped_log(run_id, is_new=True)
-            self._followed[run_id] = asyncio.get_running_loop().create_task(self._follow(run_id), name="nextslot-log")
+        assert self._files.shared is not None
+        self._shipped[run_id] = self._files.shared.shipped_log(run_id, is_new=True)
+        self._followed[run_id] = asyncio.get_running_loop().create_task(self._follow(run_id), name="nextslot-log")
 
     async def _follow(self, run_id: str) -> None:
         problem: str | None = None
