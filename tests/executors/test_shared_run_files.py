@@ -112,10 +112,10 @@ def test_a_node_that_dies_at_any_call_leaves_a_log_that_reads_right_and_is_conti
             raise ConnectionError
         put(path, data)
 
-    def dying_delete(names: Iterable[str]) -> None:
+    def dying_delete(paths: Iterable[str]) -> None:
         if chance.random() < 0.3:
             raise ConnectionError
-        delete(names)
+        delete(paths)
 
     objects.put, objects.delete = dying_put, dying_delete  # type: ignore[method-assign]
     for number in range(300):
