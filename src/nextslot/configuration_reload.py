@@ -27,6 +27,7 @@ RESTART = (
     "server.idle_timeout_seconds",
     "store.",
     "node.",
+    "files.",
     "logs.format",
     "telemetry.",
     "extensions.",

@@ -14,17 +14,19 @@ from nextslot.config.loading import Configuration
 from nextslot.domain.addresses import url_problem
 from nextslot.domain.webhook_signature import secret_for, secret_of
 from nextslot.engine.cluster.repairs import Repairs
-from nextslot.engine.retention import Keep, Purged, Retention
+from nextslot.engine.retention import DAY, Keep, Purged, Retention
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.settings.key_ring import KeyRing
+from nextslot.executors.object_store import ObjectStore
 from nextslot.executors.run_files import RunFiles
+from nextslot.executors.shared_run_files import SharedRunFiles
 from nextslot.executors.threads import DaemonThreads
 from nextslot.services.keys import KeyService
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.contract import Closing, Tx
 from nextslot.store.maintenance import maintenance
 from nextslot.store.maintenance.backup_sqlite import Absent
-from nextslot.store.maintenance.doctor import Finding, unstored_outcomes
+from nextslot.store.maintenance.doctor import Finding, runs_with_files, unstored_outcomes
 from nextslot.store.maintenance.maintenance import Maintenance
 from nextslot.store.maintenance.move import Moved, Progress
 from nextslot.store.open_store import directories, load_export, open_store, sqlite_path, write_export
@@ -33,11 +35,14 @@ from nextslot.store.tables import keys as stored_keys
 from nextslot.store.tables import offices, webhooks
 from nextslot.system.clock import SystemClock
 from nextslot.system.disk_space import DiskLimits, DiskSpace
+from nextslot.system.instant import Instant
 from nextslot.system.randomness import SystemChance
 
 from .domain import DEFAULT_OFFICE, Actor, RequestContext, default_office
-from .errors import AlreadyOpen, Conflict, StoreError
+from .errors import AlreadyOpen, Conflict, StoreError, Unavailable
 
+# Of how many runs the doctor compares the files with the shared store.
+MOST_RUNS = 200
 OFFLINE = RequestContext(actor=Actor(name="offline command", key_id=None, action="offline", target="data directory"))
 
 
@@ -134,7 +139,12 @@ def doctor(configuration: Configuration, repair: bool = False) -> Examined:
             repaired = database.repair()
         if database.ask(unstored_outcomes):
             retried = asyncio.run(_retry_unstored(configuration, online))
-    findings = (*database.examine(), *_disk_findings(configuration), *_webhook_findings(configuration, database))
+    findings = (
+        *database.examine(),
+        *_disk_findings(configuration),
+        *_webhook_findings(configuration, database),
+        *_file_findings(configuration, database),
+    )
     return Examined(findings, repaired, retried)
 
 
@@ -164,6 +174,38 @@ def _webhook_findings(configuration: Configuration, database: Maintenance) -> It
         if url_problem(url, allow_private=True) is None and (problem := url_problem(url, allow_private=False)):
             remedy = "set `[webhooks] allow_private = true` if every key may reach your network, or change the URL"
             yield Finding("webhooks", f"nothing is sent to {name}: its URL {problem}", remedy)
+
+
+def _files(configuration: Configuration) -> RunFiles:
+    store = configuration.settings.files.store
+    return RunFiles(configuration.data, shared=None if store is None else SharedRunFiles(ObjectStore(store)))
+
+
+def _file_findings(configuration: Configuration, database: Maintenance) -> Iterator[Finding]:
+    """Names files of ended runs that the shared store does not have, if there is one: of the newest runs."""
+    files = _files(configuration)
+    if files.shared is None:
+        return
+    waiting = set(files.unshipped())
+    if waiting:
+        problem = f"{files.shared.objects.url} does not have all files of {len(waiting)} runs yet, which this node has"
+        yield Finding("files", problem, "start the server of this node: it stores them")
+    days = configuration.settings.retention.files_days
+    since = Instant(0) if days is None else SystemClock().now().after(-days * DAY)
+    try:
+        for run_id, has_log, artifacts in database.ask(lambda tx: runs_with_files(tx, since, MOST_RUNS)):
+            missing = [] if run_id in waiting else files.shared.missing(run_id, has_log, artifacts)
+            if missing:
+                problem = f"{files.shared.objects.url} does not have of the run {run_id}: {', '.join(missing[:10])}"
+                yield Finding(
+                    "files",
+                    problem,
+                    "start the node that ran it, which may still have it; else restore it from a version of the store",
+                )
+    except Unavailable as error:
+        yield Finding("files", str(error), "check its address, its keys (AWS_…) and the way to it")
+    except StoreError:  # The database is damaged, which `examine` has said.
+        return
 
 
 def _receivers(tx: Tx) -> list[tuple[str, str]]:
@@ -248,7 +290,7 @@ def _silently(doing: str, table: str, done: int, rows: int) -> None:
 
 async def purge(configuration: Configuration, dry_run: bool = False) -> Purged:
     """Deletes history older than `[retention]` allows. `dry_run` only counts it, even beside a running server."""
-    retention = Retention(SystemClock(), RunFiles(configuration.data), DaemonThreads())
+    retention = Retention(SystemClock(), _files(configuration), DaemonThreads())
     retention.use(Keep(**configuration.settings.retention.model_dump()))
     if dry_run:
         return _maintenance(configuration).ask(retention.count)

@@ -26,6 +26,7 @@ command = ["true"]
 disabled = ["stories"]
 """
 PATIENCE = 120.0
+NONE: dict[str, str] = {}
 
 
 @pytest.fixture
@@ -198,17 +199,19 @@ class Node:
 
 
 @contextmanager
-def serving(data: Path, url: str, more: str = "", port: int | None = None) -> Iterator[Node]:
+def serving(
+    data: Path, url: str, more: str = "", port: int | None = None, name: str = "a", environment: dict[str, str] = NONE
+) -> Iterator[Node]:
     (data / "nextslot.toml").write_text(CONFIGURATION + more)
     port = port or free_port()
     log = data / f"serve-{port}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [NEXTSLOT, "serve", "--data", data, "--port", str(port), "--database", url, "--node", "a"],
+            [NEXTSLOT, "serve", "--data", data, "--port", str(port), "--database", url, "--node", name],
             stdout=file,
             stderr=file,
             cwd=data,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
         )
     try:
         yield Node(process, f"http://127.0.0.1:{port}", log)

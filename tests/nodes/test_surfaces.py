@@ -225,7 +225,8 @@ async def test_a_log_and_an_artifact_on_another_disk_are_told_by_their_node(data
     assert [one.status_code for one in at_home] == [200, 200, 200]
     assert [one.status_code for one in [*away, followed]] == [404, 404, 404, 404]
     assert {one.json()["detail"].partition("here: ")[2] for one in [*away, followed]} == {
-        "it is on the disk of node 'a', where the work ran, and this is node 'b'"
+        "it is on the disk of node 'a', where the work ran, and this is node 'b'; it has stored no address at which it "
+        "can be asked: set `[node] address` there"
     }
     assert direct["log"] is None
     assert (nothing.status_code, nothing.text) == (200, "")

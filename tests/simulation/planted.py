@@ -75,9 +75,9 @@ def finish_without_fence() -> list[Patch]:
     record = Runner._record
     fields = jobs.ending_facts
 
-    async def twice(self: Runner, claim: Any, outcome: Any, seconds: float) -> None:
-        await record(self, claim, outcome, seconds)
-        await record(self, claim, outcome, seconds)
+    async def twice(self: Runner, claim: Any, outcome: Any, seconds: float, since: float) -> None:
+        await record(self, claim, outcome, seconds, since)
+        await record(self, claim, outcome, seconds, since)
 
     def facts(tx: Any, run_id: str, job_id: str) -> Any:
         found = fields(tx, run_id, job_id)

@@ -73,7 +73,7 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
     return Options(
         certificate=certificate,
         admission=Admission(
-            allowed_hosts=tuple(server.allowed_hosts),
+            allowed_hosts=(*server.allowed_hosts, *_host_of(configuration.settings.node.address)),
             allowed_origins=tuple(server.allowed_origins),
             is_loopback=is_loopback(server.host),
         ),
@@ -97,6 +97,12 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
         has_docs=server.docs,
         reload=reload,
     )
+
+
+def _host_of(address: str | None) -> list[str]:
+    """Returns the name by which other nodes ask this one, if one is configured."""
+    host = None if address is None else urlsplit(address).hostname
+    return [] if host is None else [host]
 
 
 def is_unprotected(url: str, environment: Mapping[str, str]) -> bool:

@@ -24,6 +24,8 @@ from nextslot.domain.addresses import is_loopback
 from nextslot.domain.bounds import LIMIT, MAX_PARAMS_BYTES, Delay, Limit, Seconds, number, whole
 from nextslot.domain.devices import names_problem
 from nextslot.domain.webhook_signature import secret_problem
+from nextslot.executors.object_store import url_problem
+from nextslot.executors.shared_run_files import WAIT_SECONDS
 from nextslot.system.disk_space import DiskLimits
 
 Port = Annotated[int, whole(0, 65_535)]
@@ -45,6 +47,12 @@ def _webhook_secret(secret: SecretStr) -> SecretStr:
 def _web_address(text: str) -> str:
     if not re.fullmatch(r"https?://[^\s/]+.*", text):
         raise ValueError("is not a web address; begin it with http:// or https://")
+    return text
+
+
+def _file_store(text: str) -> str:
+    if (problem := url_problem(text)) is not None:
+        raise ValueError(problem)
     return text
 
 
@@ -85,6 +93,7 @@ NVML = "nvml"
 NodeUnits = Annotated[int | list[str] | str, BeforeValidator(_node_units)]
 WebhookSecret = Annotated[SecretStr, BeforeValidator(_secret), AfterValidator(_webhook_secret)]
 WebAddress = Annotated[str, AfterValidator(_web_address)]
+FileStore = Annotated[str, AfterValidator(_file_store)]
 
 
 class Section(BaseModel):
@@ -229,6 +238,11 @@ class NodeSettings(Section):
         default=None,
         description="This node's name, part of `worker_id`; none: `local` on SQLite, the machine's name on PostgreSQL.",
     )
+    address: WebAddress | None = Field(
+        default=None,
+        description="Where other nodes reach the HTTP server of this node, to [read files of runs](run-files.md); "
+        "none: where it listens, if that is one address (PostgreSQL).",
+    )
     running: Limit = Field(
         default=0, description="How many jobs and direct executions this node may run at once; 0: no limit of its own."
     )
@@ -306,6 +320,18 @@ class WebhookTable(Section):
     )
 
 
+class FilesSettings(Section):
+    store: FileStore | None = Field(
+        default=None,
+        description="A store for logs and artifacts that [all nodes read](run-files.md): `s3://BUCKET/PREFIX`, or "
+        "`file:///DIRECTORY`; none: only the disk of the node that runs the work.",
+    )
+    wait_seconds: Delay = Field(
+        default=WAIT_SECONDS,
+        description="How long the outcome of a run waits at most while the store does not take its files.",
+    )
+
+
 class RetentionSettings(Section):
     jobs_days: Days | None = Field(
         default=None, description="How long ended jobs and their runs are kept; none: for ever."
@@ -363,6 +389,7 @@ class Settings(Section):
     )
     offices: dict[str, OfficeTable] = {}
     webhooks: WebhookTable = WebhookTable()
+    files: FilesSettings = FilesSettings()
     retention: RetentionSettings = RetentionSettings()
     logs: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()

@@ -220,8 +220,8 @@ class Retention:
         if keep is None and jobs is None:
             return 0
         now, youngest = self._clock.now(), min(days for days in (keep, jobs) if days is not None)
-        removed = 0
-        found = await self._threads.run(lambda: self._files.older_than(now.after(-youngest * DAY)))
+        removed, before = 0, now.after(-youngest * DAY)
+        found = await self._threads.run(lambda: self._files.older_than(before, self.is_leading))
         oldest_kept = self._before("files_days")
         for at in range(0, len(found), ROWS):
             part = found[at : at + ROWS]

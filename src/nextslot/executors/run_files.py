@@ -1,4 +1,8 @@
-"""The files of a run, its log and its artifacts, below the data directory."""
+"""The files of a run, its log and its artifacts, below the data directory; and in the shared store, if there is one.
+
+The work writes to the disk of its node. With a shared store, `unshipped/RUN` says that the store does not have all
+files of a run yet: it is there before the first file, and goes when the last one is stored.
+"""
 
 import logging
 import os
@@ -11,9 +15,11 @@ from pathlib import Path
 
 from nextslot.domain import Artifact
 from nextslot.domain.request_checks import is_storable
+from nextslot.errors import Unavailable
 from nextslot.system.instant import Instant
 
 from .run_log import LOG_CAP, LogPaths, RunLog, join, make_private
+from .shared_run_files import SharedRunFiles, ShippedLog
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +30,10 @@ _KINDS = (("logs/??/*.log", ".log"), ("logs/??/*.log.cut", ".log.cut"), ("logs/p
 class RunFiles:
     """Finds, creates and removes run files in a data directory. Creates directories only when they are used."""
 
-    def __init__(self, data: Path, log_cap: int = LOG_CAP) -> None:
+    def __init__(self, data: Path, log_cap: int = LOG_CAP, shared: SharedRunFiles | None = None) -> None:
         self._data = data
         self._log_cap = log_cap
+        self.shared = shared
 
     @property
     def directories(self) -> list[Path]:
@@ -57,11 +64,12 @@ class RunFiles:
         return self._data / self.artifacts_path(run_id)
 
     def open_log(self, run_id: str, cap: int | None = None) -> RunLog:
+        self._note_unshipped(run_id)
         return RunLog(self.log_paths(run_id), self._log_cap if cap is None else cap)
 
     def found_logs(self, run_ids: Iterable[str]) -> dict[str, str]:
-        """Returns the paths of those logs that are in this directory, by run."""
-        return {run_id: self.log_path(run_id) for run_id in run_ids if self.log_file(run_id).exists()}
+        """Returns the paths of those logs that are in this directory, by run; of all that a shared store may have."""
+        return {run_id: self.log_path(run_id) for run_id in run_ids if self.shared or self.log_file(run_id).exists()}
 
     def logs_in_pieces(self) -> list[str]:
         """Returns runs whose logs are in pieces: running ones, and those whose logs a crash or a full disk left
@@ -82,9 +90,70 @@ class RunFiles:
         return f"artifacts/{run_id[-2:]}/{run_id}"
 
     def artifacts_directory(self, run_id: str) -> Path:
+        self._note_unshipped(run_id)
         path = self.artifacts_root(run_id)
         make_private(path)
         return path
+
+    # The shared store. These methods block while it answers.
+
+    def _note_unshipped(self, run_id: str) -> None:
+        if self.shared is not None:
+            make_private(self._unshipped)
+            (self._unshipped / run_id).touch(mode=0o600)
+
+    @property
+    def _unshipped(self) -> Path:
+        return self._data / "unshipped"
+
+    def is_unshipped(self, run_id: str) -> bool:
+        return self.shared is not None and (self._unshipped / run_id).exists()
+
+    def unshipped(self) -> list[str]:
+        """Returns the runs of this directory whose files are not all in the shared store yet, running ones too."""
+        return [] if self.shared is None else sorted(path.name for path in self._unshipped.glob("*"))
+
+    def ship_growing(self, run_id: str, shipped: ShippedLog) -> str | None:
+        """Stores what a log has more than before. Returns what went wrong, in a sentence."""
+        try:
+            shipped.ship(self.log_paths(run_id))
+        except FileNotFoundError:
+            pass  # A part was dropped or joined meanwhile: the next call finds the rest.
+        except (Unavailable, OSError) as error:
+            return str(error)
+        return None
+
+    def ship(self, run_id: str, shipped: ShippedLog | None = None) -> str | None:
+        """Stores all files of a run that has ended. Returns what went wrong, in a sentence; it can be repeated."""
+        assert self.shared is not None
+        try:
+            (shipped or self.shared.shipped_log(run_id)).ship(self.log_paths(run_id))
+            self.shared.keep_artifacts(run_id, self.artifacts_root(run_id), self.collect_artifacts(run_id))
+            (self._unshipped / run_id).unlink(missing_ok=True)
+        except (Unavailable, OSError) as error:
+            return str(error)
+        return None
+
+    def fetch(self, run_id: str, artifacts: Iterable[Artifact]) -> str | None:
+        """Gets artifacts that are not on this disk, for work that has them as inputs. Returns what went wrong."""
+        if self.shared is None:
+            return None
+        try:
+            for one in artifacts:
+                path = self.artifacts_root(run_id) / one.name
+                if not path.exists():
+                    self._fetch(run_id, one.name, path)
+        except (Unavailable, OSError) as error:
+            return f"an artifact of run {run_id} could not be fetched: {error}"
+        return None
+
+    def _fetch(self, run_id: str, name: str, path: Path) -> None:
+        assert self.shared is not None
+        make_private(path.parent)
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        with open(part, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.writelines(self.shared.artifact(run_id, name))
+        part.replace(path)
 
     def inputs_file(self, run_id: str) -> Path:
         """Returns the file that tells a command what its inputs are; it exists while the command runs."""
@@ -125,9 +194,17 @@ class RunFiles:
                     )
         return tuple(found)
 
-    def older_than(self, before: Instant) -> list[tuple[str, Instant]]:
-        """Returns the runs whose files were last changed before a time, each with the time of that change."""
+    def older_than(self, before: Instant, with_shared: bool = True) -> list[tuple[str, Instant]]:
+        """Returns the runs whose files were last changed before a time, each with the time of that change.
+
+        `with_shared`: also those that only the shared store has.
+        """
         changed: dict[str, Instant] = {}
+        if self.shared is not None and with_shared:
+            try:
+                changed |= self.shared.runs_before(before)
+            except Unavailable as error:
+                log.error("the next purge deletes the objects of old runs: %s", error)
         for pattern, suffix in _KINDS:
             for path in sorted(self._data.glob(pattern)):
                 with suppress(FileNotFoundError):  # The run has ended meanwhile and its pieces were joined.
@@ -146,8 +223,15 @@ class RunFiles:
         return found
 
     def remove_all(self, run_ids: Iterable[str]) -> None:
-        """Removes the logs and artifacts of runs. Missing files are no error."""
+        """Removes the logs and artifacts of runs, in the shared store too. Missing files are no error."""
+        run_ids = list(run_ids)
+        if self.shared is not None:
+            try:
+                self.shared.remove(run_ids)
+            except Unavailable as error:
+                log.error("the next purge deletes the objects of deleted runs: %s", error)
         for run_id in run_ids:
+            (self._unshipped / run_id).unlink(missing_ok=True)
             self.log_paths(run_id).remove()
             for told in (self.inputs_file(run_id), self.checkpoint_file(run_id), self.signals_file(run_id)):
                 told.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import orjson
 
@@ -39,6 +40,9 @@ class LogPaths:
     @property
     def cut(self) -> Path:
         return self.log.with_name(self.log.name + ".cut")
+
+    def look(self) -> "Layout[Stretch]":
+        return layout(self)
 
     def remove(self) -> None:
         """Removes all parts of the log. Missing files are no error."""
@@ -82,12 +86,27 @@ class Stretch:
             return file.read(min(limit, self.end - position))
 
 
+class Readable(Protocol):
+    """A contiguous part of what a run has written, wherever it is."""
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    def read(self, position: int, limit: int) -> bytes: ...
+
+
+S = TypeVar("S", bound=Readable, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Generic[S]):
     """The existing parts: the head and, after the cut if there is one, the tail, which has no gap."""
 
-    head: Stretch
-    tail: tuple[Stretch, ...]
+    head: S
+    tail: tuple[S, ...]
 
     @property
     def end(self) -> int:
@@ -102,7 +121,7 @@ class Layout:
         return self.tail_start - self.head.end
 
     @property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def stretches(self) -> tuple[S, ...]:
         return (self.head, *self.tail)
 
 
@@ -256,7 +275,7 @@ def make_private(directory: Path) -> None:
 # Readers, also of a log that is being written.
 
 
-def layout(paths: LogPaths) -> Layout:
+def layout(paths: LogPaths) -> Layout[Stretch]:
     """Finds the parts of a log, even while it is written or joined."""
     while True:
         cut = read_cut(paths)
@@ -270,7 +289,7 @@ def layout(paths: LogPaths) -> Layout:
             return _layout(paths, cut, pieces, size)
 
 
-def _layout(paths: LogPaths, cut: Cut | None, pieces: list[Stretch], size: int) -> Layout:
+def _layout(paths: LogPaths, cut: Cut | None, pieces: list[Stretch], size: int) -> Layout[Stretch]:
     # A piece that has been joined exists twice until its file is removed.
     joined_up_to = pieces[0].start if pieces else None
     if cut is None:
@@ -313,16 +332,23 @@ def read_cut(paths: LogPaths) -> Cut | None:
         return None  # ValueError, TypeError: a power cut left an incomplete file.
 
 
-def read(paths: LogPaths, position: int, limit: int) -> LogPart:
+class Log(Protocol):
+    """A log to be read, wherever its parts are."""
+
+    def look(self) -> Layout[Readable]:
+        """Finds the parts as they are now. Raises FileNotFoundError, or its stretches do, if a part has just gone."""
+
+
+def read(log: Log, position: int, limit: int) -> LogPart:
     """Reads from a position. If the next bytes were cut, the text begins with a line that says how many."""
     while True:
         try:
-            return _read(layout(paths), position, limit)
+            return _read(log.look(), position, limit)
         except FileNotFoundError:
             continue  # A piece was dropped or joined after the layout was read: read the layout again.
 
 
-def _read(found: Layout, start: int, limit: int) -> LogPart:
+def _read(found: Layout[Readable], start: int, limit: int) -> LogPart:
     texts: list[bytes] = []
     position, cut = start, 0
     for one in found.stretches:
@@ -340,11 +366,11 @@ def _read(found: Layout, start: int, limit: int) -> LogPart:
     return LogPart(b"".join(texts), start, position, found.end, cut)
 
 
-def tail(paths: LogPaths, lines: int, block: int) -> LogPart:
+def tail(log: Log, lines: int, block: int) -> LogPart:
     """Reads the last lines, backwards in blocks, and counts the lines before them."""
     while True:
-        found = layout(paths)
         try:
+            found = log.look()
             text = _last_lines(_text_with(found, lines, block), lines)
             before = len(text) - (found.end - found.tail_start)
             if before <= 0:
@@ -357,7 +383,7 @@ def tail(paths: LogPaths, lines: int, block: int) -> LogPart:
             continue
 
 
-def _line_at(found: Layout, position: int, block: int) -> int:
+def _line_at(found: Layout[Readable], position: int, block: int) -> int:
     """Returns the number of the line that begins at a position, with the line about the cut counted."""
     line = 1
     for one in found.stretches:
@@ -368,7 +394,7 @@ def _line_at(found: Layout, position: int, block: int) -> int:
     return line + (marker(found.missing).count(b"\n") if position >= found.tail_start else 0)
 
 
-def _text_with(found: Layout, lines: int, block: int) -> bytes:
+def _text_with(found: Layout[Readable], lines: int, block: int) -> bytes:
     """Returns the end of a log with at least this many lines, or all of it."""
     blocks: deque[bytes] = deque()
     # One more, since the newline that ends the last line does not separate two lines.

@@ -25,6 +25,7 @@ from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
 from nextslot.engine.execution.executor import Executor
 from nextslot.engine.execution.runner import Runner, WorkFinisher
+from nextslot.engine.execution.shipping import Shipping
 from nextslot.engine.execution.stall_alarm import StallAlarm
 from nextslot.engine.execution.timeouts import TimeoutManager, Timer
 from nextslot.engine.finish.bulk_actions import BulkActions
@@ -51,7 +52,9 @@ from nextslot.engine.webhooks.webhook_outbox import WebhookService, WebhookSetti
 from nextslot.executors.gpus import GpuWatch
 from nextslot.executors.job_type_catalog import Catalog
 from nextslot.executors.run_files import RunFiles
+from nextslot.executors.shared_run_files import SharedRunFiles
 from nextslot.executors.threads import Threads
+from nextslot.services.files_of_nodes import FilesOfNodes
 from nextslot.services.forecast import ForecastService
 from nextslot.services.runtime_settings import SettingsService
 from nextslot.services.unit_of_work import UnitOfWork
@@ -95,13 +98,17 @@ class Runtime:
         stall_alarm_seconds: float | None,
         data: Path,
         lease: LeaseTimes,
+        shared: SharedRunFiles | None = None,
+        address: str | None = None,
     ) -> None:
         self.watchdog = Watchdog(given.meters)
         self.clock, self.meters, self.tracer, self.threads = given.clock, given.meters, given.tracer, given.threads
         self.chance, self.disk, self.audit = given.chance, given.disk, access.audit
         self.workers = workers
         self.job_types = Catalog()
-        self.files = RunFiles(data)
+        self.files = RunFiles(data, shared=shared)
+        self.files_of_nodes = FilesOfNodes(access, given.clock, workers.node)
+        self.shipping = Shipping(given.clock, self.files, given.threads)
         self.job_types.guardians.private_directories = self.files.directories
         self.events = EventLog(given.meters, given.clock)
         self.timer = Timer()
@@ -159,7 +166,7 @@ class Runtime:
             access, self.offices, self.dispatcher, self.intake, self.direct, self.webhooks, self.executor
         )
         self.waiters = Waiters(access, self.events)
-        self.cluster = self._new_cluster(lease)
+        self.cluster = self._new_cluster(lease, address)
         self.readiness = Readiness(access, given.disk, workers.node)
         self.forecasts = ForecastService(
             access,
@@ -172,9 +179,9 @@ class Runtime:
             self.job_types.note,
         )
 
-    def _new_cluster(self, times: LeaseTimes) -> Cluster:
+    def _new_cluster(self, times: LeaseTimes, address: str | None) -> Cluster:
         workers, host, release = self.workers, socket.gethostname(), version("nextslot")
-        card = NodeInfo(workers.node, host, os.getpid(), release, workers.most, workers.resources, [])
+        card = NodeInfo(workers.node, host, os.getpid(), release, workers.most, workers.resources, [], address)
         local = NodeParts(
             self.dispatcher,
             self.executor,
@@ -201,6 +208,7 @@ class Runtime:
             self.meters,
             self.tracer,
             StallAlarm(self.engine, self.executor),
+            None if self.files.shared is None else self.shipping,
         )
 
     def _key_made(self) -> None:

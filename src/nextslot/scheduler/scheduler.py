@@ -25,6 +25,8 @@ from nextslot.engine.webhooks.delivery_worker import Sender
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.errors import Invalid
 from nextslot.executors.job_types import NewJobTypeOptions
+from nextslot.executors.object_store import ObjectStore
+from nextslot.executors.shared_run_files import WAIT_SECONDS, SharedRunFiles
 from nextslot.executors.threads import DaemonThreads, Threads
 from nextslot.extension_api import Extension, find
 from nextslot.services.unit_of_work import UnitOfWork
@@ -71,10 +73,13 @@ class Scheduler(Lifespan):
         limits: ConcurrencyPolicy | None = None,
         group_failure: GroupFailurePolicy | None = None,
         node: str | None = None,
+        node_address: str | None = None,
         node_running: int = 0,
         node_resources: Mapping[str, Units] | None = None,
         device_variables: Mapping[str, str] | None = None,
         lease: LeaseTimes | None = None,
+        files: str | None = None,
+        files_wait_seconds: float = WAIT_SECONDS,
         starvation_after_seconds: float = STARVATION_AFTER_SECONDS,
         stall_alarm_seconds: float | None = STALL_ALARM_SECONDS,
         shutdown_grace_seconds: float | None = 3600.0,
@@ -117,7 +122,10 @@ class Scheduler(Lifespan):
             stall_alarm_seconds,
             place,
             lease or LeaseTimes(),
+            None if files is None else SharedRunFiles(ObjectStore(files)),
+            node_address,
         )
+        runtime.shipping.wait_seconds = files_wait_seconds
         runtime.job_types.guardians.private_files = database_files(url)
         opening = partial(
             open_store,

@@ -102,7 +102,7 @@ class Services:
         return self._access.context
 
     # By subject. A service is made when it is first used: most requests need one.
-    files = cached_property(lambda self: RunFileService(self._runtime.files, self.node))
+    files = cached_property(lambda self: RunFileService(self._runtime.files, self._runtime.files_of_nodes))
     lists = cached_property(lambda self: ListService(self._access))
     keys = cached_property(lambda self: KeyService(self._access, self._runtime.keys))
     templates = cached_property(lambda self: TemplateService(self._access, self._runtime.template_settings))

@@ -99,6 +99,7 @@ class Lifespan(Services):
             await store.read(runtime.quotas.load)
             self.recovered = await self._cluster.start(store, runner)
             await join_left_logs(store, runtime.files, runtime.threads)
+            await runtime.shipping.start(store)
             runtime.dispatcher.start()
             # From here on callers reach the store; until now each got an error that says that it is starting.
             self._gate.store, self._gate.obstacle = store, None
@@ -166,6 +167,12 @@ class Lifespan(Services):
         """
         await self._access.write(lambda tx: self._runtime.lanes.counters(tx).include_all_offices())
 
+    def listens_at(self, address: str) -> None:
+        """Stores, at the next start, where other nodes reach the HTTP server of this one, unless that is configured."""
+        registry = self._cluster.registry
+        if registry.card.address is None:
+            registry.card = registry.card._replace(address=address)
+
     def wait_for(self, obstacle: str) -> None:
         """Answers callers, until the scheduler has started, with what the start waits for."""
         self._gate.obstacle = obstacle
@@ -193,8 +200,10 @@ class Lifespan(Services):
         if grace_seconds is not None:
             self._gate.interrupts_at = runtime.clock.now().after(grace_seconds)
         await self._wait_for_the_end(runner, grace_seconds)
+        await runtime.shipping.close()
         await self._cluster.leave(runner.has_stored_all)
         await runtime.direct.close()
+        await runtime.files_of_nodes.close()
         for extension in reversed(self.attached.values()):
             await extension.stop()
         runtime.job_types.guardians.close()
@@ -216,6 +225,7 @@ class Lifespan(Services):
         executor = self._runtime.executor
         if not await self._wait_and_say(runner, grace_seconds) or runner.running:
             executor.stop_all(FailureKind.INTERRUPTED)
+            self._runtime.shipping.hurry()
             grace_seconds = STOP_GRACE_SECONDS + executor.longest_grace()
             if not await self._within(grace_seconds, runner.idle()):
                 left = ", ".join(claim.job_id for claim in runner.running)
@@ -265,6 +275,8 @@ class Lifespan(Services):
         if self._store is not None and self._runner is not None:
             abandon_store(self._store)
             await self._runner.abandon()
+            await self._runtime.shipping.close()
+            await self._runtime.files_of_nodes.close()
             await self._cluster.abandon()
         self._watching.close()
         self._gate.store = None

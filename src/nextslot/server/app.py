@@ -22,6 +22,7 @@ from nextslot.server.routes.groups import groups
 from nextslot.server.routes.jobs import jobs
 from nextslot.server.routes.keys import keys
 from nextslot.server.routes.metrics import metrics
+from nextslot.server.routes.node_files import node_files
 from nextslot.server.routes.nodes import nodes
 from nextslot.server.routes.queue import queue
 from nextslot.server.routes.runs import runs
@@ -60,8 +61,8 @@ A durable job scheduler. Jobs wait in a queue with a strict order until every li
 """
 
 ROUTERS: list[APIRouter] = [
-    jobs, queue, runs, signals, templates, schedules, groups, direct, webhooks, events, keys, quotas, nodes, stats,
-    service, metrics, pages, console,
+    jobs, queue, runs, signals, templates, schedules, groups, direct, webhooks, events, keys, quotas, nodes, node_files,
+    stats, service, metrics, pages, console,
 ]  # fmt: skip
 
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}

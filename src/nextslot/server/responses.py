@@ -21,6 +21,7 @@ from nextslot.engine.submit.idempotency import Replayed
 from nextslot.errors import NextslotError, Unavailable
 from nextslot.executors.job_types import JobTypes
 from nextslot.executors.run_log import LogPart
+from nextslot.services.read_run_files import Remote
 
 from .auth import caller_of, scheduler_for
 from .problems import HttpProblem, content_of, problem_of
@@ -110,13 +111,27 @@ def log_answer(part: LogPart) -> Response:
 
 def file_answer(path: Path, name: str) -> FileResponse:
     """Answers an artifact of a run as a download, so that a browser never executes it."""
-    headers = {
+    return FileResponse(path, headers=_download(path.name), media_type=_kind_of(name))
+
+
+def artifact_answer(found: Path | Remote, name: str) -> Response:
+    """Answers an artifact of this disk, or one that is somewhere else, chunk by chunk."""
+    if isinstance(found, Path):
+        return file_answer(found, name)
+    headers = {**_download(name), "Content-Length": str(found.size)}
+    return StreamingResponse(found.chunks, headers=headers, media_type=_kind_of(name))
+
+
+def _download(name: str) -> dict[str, str]:
+    return {
         "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "sandbox",
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(path.name)}",
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name.rpartition('/')[2])}",
     }
-    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    return FileResponse(path, headers=headers, media_type=kind)
+
+
+def _kind_of(name: str) -> str:
+    return mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
 def wants_stream(request: Request) -> bool:

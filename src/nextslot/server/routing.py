@@ -70,7 +70,7 @@ def always(request: Request) -> bool:
 
 
 def open_to_all(endpoint: Endpoint) -> Endpoint:
-    """Lets everybody use a route. Only for routes that return no data."""
+    """Lets everybody use a route. Only for routes without data, and for those that check a signature themselves."""
     return _ruled(Rule(None))(endpoint)
 
 

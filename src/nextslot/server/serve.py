@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 # How long open requests may take after the scheduler has stopped.
 CLOSE_SECONDS = 5
+# Addresses to listen on that are no address of this machine.
+EVERYWHERE = frozenset({"0.0.0.0", "::"})
 # Pauses between attempts to start while the database is away, in seconds.
 FIRST_PAUSE = 0.25
 LONGEST_PAUSE = 4.0
@@ -137,6 +139,8 @@ class Process:
             serving = asyncio.create_task(self._server.serve(), name="nextslot-http")
             acceptor = self._accept(listener)
             self.listening.set_result(_address(listener, "https" if self._options.certificate else "http"))
+            if self._host not in EVERYWHERE:
+                self._scheduler.listens_at(self.listening.result())
             try:
                 return await self._start_and_stop(ready)
             finally:

@@ -26,6 +26,7 @@ class Others:
 class NodeRegistry:
     def __init__(self, engine: EngineContext, card: NodeInfo) -> None:
         self._clock = engine.clock
+        self._chance = engine.chance
         self._events = engine.events
         self._job_types = engine.job_types
         self.card = card
@@ -42,6 +43,8 @@ class NodeRegistry:
         self._is_shared = lease_seconds is not None
         if not self._is_shared:
             nodes.replace(tx, self.node_id, self._clock.now())
+        else:
+            nodes.share_secret(tx, self._chance.secret())
         life = nodes.register(tx, self._card(), lease_seconds, self._clock.now())
         self._note(tx, "node_joined", self.node_id)
         tx.cause(NodeJoined(life))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from nextslot.domain import FailureKind, Json, Outcome, Run
 from nextslot.engine.effects import Claim
+from nextslot.errors import Unavailable
 from nextslot.executors.inputs import inputs_of
 from nextslot.executors.job_types import JobType, JobTypes
 from nextslot.executors.run_context import Listener, RunContext, raised, returned
@@ -121,6 +122,7 @@ class Executor:
         )
         run.devices, run.environment = claim.devices, claim.environment
         if given.inputs:
+            await self._fetch(given.inputs)
             run.inputs = inputs_of(given.inputs, self._files)
         run.last_checkpoint, run.signals = given.checkpoint, given.signals
         run.earlier_session, run.set_session = given.earlier_session, set_session
@@ -154,6 +156,13 @@ class Executor:
             if watch is not None:
                 watch.cancel()
         return await self._with_files(run, self._as_stopped(active, outcome))
+
+    async def _fetch(self, inputs: Mapping[str, Run]) -> None:
+        """Gets the artifacts of inputs that other nodes have stored. Raises Unavailable if that is not possible now."""
+        for run in inputs.values() if self._files.shared is not None else ():
+            problem = await self._threads.run(lambda run=run: self._files.fetch(run.run_id, run.artifacts))  # type: ignore[misc]
+            if problem is not None:
+                raise Unavailable(problem)
 
     def stop(self, run_id: str, kind: FailureKind) -> None:
         """Asks a run to stop. The first kind that is given becomes the failure kind of its outcome."""

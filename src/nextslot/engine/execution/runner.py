@@ -22,6 +22,7 @@ from nextslot.telemetry.tracing import Tracer
 
 from .checkpoints import CheckpointWriter
 from .executor import NOTHING_GIVEN, SHORTEST_WAIT, Executor, Given
+from .shipping import Shipping
 from .stall_alarm import StallAlarm
 
 log = logging.getLogger(__name__)
@@ -58,8 +59,10 @@ class Runner:
         meters: Meters | None = None,
         tracer: Tracer | None = None,
         stalls: StallAlarm | None = None,
+        shipping: Shipping | None = None,
     ) -> None:
         self._clock = clock
+        self._shipping = shipping
         self._stalls = stalls
         # When silent runs are checked next, while something runs; and whether there was a check yet.
         self._next_look: asyncio.TimerHandle | None = None
@@ -156,12 +159,17 @@ class Runner:
 
     async def _run_and_record(self, claim: Claim) -> None:
         began = self._clock.monotonic()
+        if self._shipping is not None:
+            self._shipping.follow(claim.run_id)
         outcome = await self._execute(claim)
-        seconds = self._clock.monotonic() - began
+        ended = self._clock.monotonic()
+        seconds = ended - began
         if claim.run_id in self._checkpoints.writers:
             await self._checkpoints.settled(claim.run_id)
         self._meters.ran(claim.job_type, claim.kind, outcome.status, outcome.failure_kind, seconds)
-        await self._record(claim, outcome, seconds)
+        if self._shipping is not None:
+            await self._shipping.finish(claim.run_id)
+        await self._record(claim, outcome, seconds, ended)
 
     async def _execute(self, claim: Claim) -> Outcome:
         with self._tracer.run(claim) as span:
@@ -208,10 +216,10 @@ class Runner:
 
         return await self._store.read(read)
 
-    async def _record(self, claim: Claim, outcome: Outcome, seconds: float = 0.0) -> None:
+    async def _record(self, claim: Claim, outcome: Outcome, seconds: float, since: float) -> None:
         """Tries until the store has the outcome. If the store refuses it too often, stores a failure in its place."""
         assert self._store is not None
-        pause, refusals, ended_at, since = FIRST_PAUSE, 0, self._meters.seconds(), self._clock.monotonic()
+        pause, refusals, ended_at = FIRST_PAUSE, 0, self._meters.seconds()
         while True:
             work = lambda tx, outcome=outcome: self._finish(tx, claim, outcome, seconds, ended_at, since)  # noqa: E731
             try:

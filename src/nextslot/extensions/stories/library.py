@@ -51,6 +51,7 @@ class Entry:
     job_id: str | None
     work_id: str
     direct_id: str | None
+    worker_id: str | None
     finished_at: Instant
     params: Mapping[str, Json]
     model: str | None
@@ -149,7 +150,7 @@ def _is_behind(one: Place, other: Place) -> bool:
 
 
 def _entries(shelf: Shelf, work: Row) -> list[Entry]:
-    work_id, job_id, office_id, finished_at, params, result, direct_id = work
+    work_id, job_id, office_id, finished_at, params, result, direct_id, worker_id = work
     loaded = column_codec.loads(result)
     return [
         Entry(
@@ -158,6 +159,7 @@ def _entries(shelf: Shelf, work: Row) -> list[Entry]:
             job_id=job_id,
             work_id=work_id,
             direct_id=direct_id,
+            worker_id=worker_id,
             finished_at=Instant(finished_at),
             params=column_codec.loads(params),
             model=loaded.get("model"),

@@ -1,7 +1,5 @@
 """Routes of the library: lists, finds and reads stories and research cards, and how similar one is to earlier ones."""
 
-import asyncio
-from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -9,8 +7,7 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from nextslot.domain import Scope, json_form
-from nextslot.domain.runs import Artifact
-from nextslot.errors import NotFound
+from nextslot.errors import NotFound, Unavailable
 from nextslot.server.auth import caller_of, scheduler_for
 from nextslot.server.queries import PageQuery, Values, split
 from nextslot.server.responses import answer, page
@@ -65,7 +62,7 @@ class Likeness(ResponseModel):
 
 
 class StoryDetail(StoryEntry):
-    text: str | None = Field(description="null: its file was deleted, or is on the disk of another node")
+    text: str | None = Field(description="null: its file was deleted, or cannot be read now")
     likeness: Likeness
 
 
@@ -154,7 +151,6 @@ async def _text(files: RunFileService, entry: Entry) -> str | None:
     if isinstance(kept, str) or file is None:
         return kept
     try:
-        path = await asyncio.to_thread(files.artifact, entry.work_id, Artifact(name=file, path="", size=0))
-        return read_story(await asyncio.to_thread(Path.read_text, path, "utf-8"))[1]
-    except (NotFound, OSError):
+        return read_story(await files.text_of(entry.work_id, file, entry.worker_id))[1]
+    except (NotFound, Unavailable, OSError):
         return None

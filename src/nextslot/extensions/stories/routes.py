@@ -1,8 +1,6 @@
 """Routes for a story or a research card as a direct request, with bodies and answers of their own."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from fastapi import Request, Response
@@ -10,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nextslot.domain import Direct, DirectStatus, FailureKind, Scope, json_form
 from nextslot.domain.request_checks import MAX_TEXT
-from nextslot.errors import Invalid, NotFound, Problem
+from nextslot.errors import Invalid, NotFound, Problem, Unavailable
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_default, scheduler_for
 from nextslot.server.problems import HttpProblem, content_of
@@ -266,9 +264,8 @@ async def _saved(files: RunFileService, ended: Direct, story: dict[str, Any]) ->
     """Returns the title, the text and its file; no text if the file was deleted meanwhile."""
     [artifact] = [one for one in ended.artifacts if one.name == story["file"]]
     try:
-        file = await asyncio.to_thread(files.artifact, ended.run_id, artifact)
-        text = await asyncio.to_thread(Path.read_text, file, "utf-8")
-    except (NotFound, OSError):
+        text = await files.text_of(ended.run_id, artifact.name, ended.worker_id)
+    except (NotFound, Unavailable, OSError):
         return story["title"], None, None
     return *read_story(text), artifact.path
 

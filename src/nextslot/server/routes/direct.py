@@ -1,6 +1,5 @@
 """Routes of direct requests: a caller waits for the next slot and for the result (DEC-004)."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from nextslot.domain import DEFAULT_OFFICE, Direct, Scope
 from nextslot.domain.bounds import Seconds
 from nextslot.domain.filters import DirectFilter
 from nextslot.engine.direct.direct_requests import answered
-from nextslot.errors import NextslotError, NotFound
+from nextslot.errors import NextslotError, NotFound, Unavailable
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_direct, scheduler_for
@@ -28,8 +27,8 @@ from nextslot.server.queries import (
 )
 from nextslot.server.responses import (
     answer,
+    artifact_answer,
     event,
-    file_answer,
     log_answer,
     page,
     stream,
@@ -121,7 +120,10 @@ async def get_direct(name: Named, request: Request, office_id: ChosenIn = None) 
     """Shows a direct execution, also one that was detached, with its result."""
     scheduler = scheduler_for(request)
     found = await scheduler.direct(name, caller_of(request).narrowed_to(office_id))
-    log = await scheduler.files.log(found.run_id, limit=LOG_BYTES) if await _is_here(scheduler, found) else None
+    try:
+        log = await scheduler.files.log(found.run_id, limit=LOG_BYTES, worker_id=_worker_of(found))
+    except (NotFound, Unavailable):
+        log = None
     return answer({**found.to_dict(), "log": None if log is None else log.text.decode(errors="replace")})
 
 
@@ -133,12 +135,10 @@ async def get_direct_log(
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
     office_id: ChosenIn = None,
 ) -> Response:
-    """Returns at most 1 MiB of a log, from a byte on. Of several nodes, the one that ran the work has it."""
+    """Returns at most 1 MiB of a log, from a byte on. 404 names the node that has it, if it cannot be asked."""
     scheduler = scheduler_for(request)
     found = await scheduler.direct(direct_id, caller_of(request).narrowed_to(office_id))
-    if not await _is_here(scheduler, found):
-        scheduler.files.check_node("log", direct_id, found.worker_id)
-    return log_answer(await scheduler.files.log(found.run_id, offset))
+    return log_answer(await scheduler.files.log(found.run_id, offset, worker_id=_worker_of(found)))
 
 
 @direct.get(
@@ -148,18 +148,13 @@ async def get_direct_log(
 )
 @needs(Scope.READ, of_direct)
 async def get_direct_artifact(direct_id: str, name: str, request: Request, office_id: ChosenIn = None) -> Response:
-    """Downloads a file that the work made. Of several nodes, the one that ran the work has it."""
+    """Downloads a file that the work made, from any node. 404 names the node that has it, if it cannot be asked."""
     scheduler = scheduler_for(request)
     ran = await scheduler.direct(direct_id, caller_of(request).narrowed_to(office_id))
     found = next((one for one in ran.artifacts if one.name == name), None)
     if found is None:
         raise NotFound("artifact", name)
-    try:
-        path = await asyncio.to_thread(scheduler.files.artifact, ran.run_id, found)
-    except NotFound:
-        scheduler.files.check_node("artifact", name, ran.worker_id)
-        raise
-    return file_answer(path, found.name)
+    return artifact_answer(await scheduler.files.open_artifact(ran.run_id, found, ran.worker_id), found.name)
 
 
 @direct.post("/api/direct/{direct_id}/cancel", response_model=schemas.Direct)
@@ -219,10 +214,9 @@ def refusal_of(ended: Direct, ahead: int) -> NextslotError | None:
     return None
 
 
-async def _is_here(scheduler: Services, found: Direct) -> bool:
-    """Returns whether the log is on this disk, or does not exist: work that wrote nothing has none."""
-    has_none = found.log_path is None and found.finished_at is not None
-    return found.node_id == scheduler.node or has_none or await scheduler.files.has_log(found.run_id)
+def _worker_of(found: Direct) -> str | None:
+    """Returns where the work was done; None if it wrote no log."""
+    return None if found.log_path is None and found.finished_at is not None else found.worker_id
 
 
 async def _shown(ended: Direct) -> bytes:

@@ -13,13 +13,13 @@ from nextslot.domain import MAX_PRIORITY, Scope, json_form
 from nextslot.domain.bounds import Seconds, Text
 from nextslot.domain.filters import RunFilter
 from nextslot.engine.submit.idempotency import Replayed
-from nextslot.errors import NotFound
+from nextslot.errors import NotFound, Unavailable
 from nextslot.executors.run_log import LogPart
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_run, scheduler_for
 from nextslot.server.queries import PageQuery, filter_of, in_query
-from nextslot.server.responses import answer, created, event, file_answer, log_answer, page, stream, wants_stream
+from nextslot.server.responses import answer, artifact_answer, created, event, log_answer, page, stream, wants_stream
 from nextslot.server.routing import needs, router
 from nextslot.server.schemas import Body, Page
 from nextslot.services.read_run_files import PIECE
@@ -28,6 +28,8 @@ runs = router("Runs")
 
 # How often a followed log is read again: nothing announces that the file has grown.
 LOOK_SECONDS = 0.25
+# How often, if it is not on this disk: as often as its node ships it.
+LOOK_ELSEWHERE_SECONDS = 1.0
 
 
 @in_query(RunFilter)
@@ -118,15 +120,18 @@ async def get_log(
     the run wrote them: what was cut from the middle is counted too, and a line says how much it was. With `tail`,
     `X-Log-Start` is the byte at which the answer begins, and `X-Log-Line` the number of its first line, from 1.
 
-    Of several nodes, the one that ran the work has the log: the others answer 404 and name it.
+    Every node answers, also for a log that is in the shared store or on the disk of another node. If that node cannot
+    be asked, 404 names it.
     """
     scheduler = scheduler_for(request)
-    await _find_log(scheduler, run_id)
-    files = scheduler.files
-    if wants_stream(request):
-        start = offset if tail is None else (await files.tail(run_id, tail)).start
-        return stream(_followed(scheduler, run_id, start), request)
-    return log_answer(await (files.log(run_id, offset) if tail is None else files.tail(run_id, tail)))
+    files, where = scheduler.files, await _worker_of(scheduler, run_id)
+    if not wants_stream(request):
+        read = files.log(run_id, offset, worker_id=where) if tail is None else files.tail(run_id, tail, worker_id=where)
+        return log_answer(await read)
+    start = offset if tail is None else (await files.tail(run_id, tail, worker_id=where)).start
+    if files.other_node(where) is not None:
+        await files.log(run_id, start, 1, worker_id=where)  # A log that cannot be found has a status of its own.
+    return stream(_followed(scheduler, run_id, start, where), request)
 
 
 @runs.get(
@@ -136,43 +141,50 @@ async def get_log(
 )
 @needs(Scope.READ, of_run)
 async def get_artifact(run_id: str, name: str, request: Request) -> Response:
-    """Downloads a file that the run made. Of several nodes, the one that ran the work has it."""
+    """Downloads a file that the run made, from any node. 404 names the node that has it, if it cannot be asked."""
     scheduler = scheduler_for(request)
     run = await scheduler.run_by_id(run_id)
     found = next((one for one in run.artifacts if one.name == name), None)
     if found is None:
         raise NotFound("artifact", name)
-    try:
-        path = await asyncio.to_thread(scheduler.files.artifact, run_id, found)
-    except NotFound:
-        scheduler.files.check_node("artifact", name, (await scheduler.job(run.job_id)).worker_id)
-        raise
-    return file_answer(path, found.name)
+    worker_id = (await scheduler.job(run.job_id)).worker_id
+    return artifact_answer(await scheduler.files.open_artifact(run_id, found, worker_id), found.name)
 
 
-async def _find_log(scheduler: Services, run_id: str) -> None:
-    """Raises NotFound if another node has the log. Work that wrote nothing has none, on any node."""
+async def _worker_of(scheduler: Services, run_id: str) -> str | None:
+    """Returns where a run works or has worked; None if it has ended and wrote no log, on any node."""
     run = await scheduler.run_by_id(run_id)
-    may_be = run.status is None or run.log_path is not None
-    if may_be and not await scheduler.files.has_log(run_id):
-        scheduler.files.check_node("log", run_id, (await scheduler.job(run.job_id)).worker_id)
+    if run.status is not None and run.log_path is None:
+        return None
+    return (await scheduler.job(run.job_id)).worker_id
 
 
-async def _followed(scheduler: Services, run_id: str, offset: int) -> AsyncGenerator[bytes, None]:
-    """Yields the log from a byte on, until the run has ended."""
+async def _followed(
+    scheduler: Services, run_id: str, offset: int, worker_id: str | None
+) -> AsyncGenerator[bytes, None]:
+    """Yields the log from a byte on, until the run has ended.
+
+    A node that does not answer may have been lost: then the run ends soon, and the end says what could not be read.
+    """
+    pause = LOOK_SECONDS if scheduler.files.other_node(worker_id) is None else LOOK_ELSEWHERE_SECONDS
     while True:
         # Before the log is read, so that nothing written before the end is left out.
         has_ended = (await scheduler.run_by_id(run_id)).status is not None
+        missing: dict[str, str] = {}
         while True:
-            part = await scheduler.files.log(run_id, offset, PIECE // 16)
+            try:
+                part = await scheduler.files.log(run_id, offset, PIECE // 16, worker_id=worker_id)
+            except (NotFound, Unavailable) as error:
+                missing = {"missing": str(error)}
+                break
             text, offset = _decoded(part, is_last=has_ended and part.next == part.size)
             if not text:
                 break
             yield event({"text": text} | ({"cut": part.cut} if part.cut else {}), event="log", id=str(offset))
         if has_ended or scheduler.is_draining:
-            yield event({"offset": offset, "ended": has_ended}, event="end")
+            yield event({"offset": offset, "ended": has_ended} | missing, event="end")
             return
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(pause)
 
 
 def _decoded(part: LogPart, is_last: bool) -> tuple[str, int]:

@@ -125,6 +125,15 @@ def unstored_outcomes(tx: Tx) -> list[str]:
     return [run_id for (run_id,) in tx.rows("doctor.unstored_outcomes")]
 
 
+def runs_with_files(tx: Tx, since: Instant, limit: int) -> list[tuple[str, bool, list[str]]]:
+    """Returns the newest runs that have left files: their ids, whether they have a log, and names of artifacts."""
+    rows = tx.rows("doctor.with_files", since=since, limit=limit)
+    made: dict[str, list[str]] = {}
+    for run_id, name, *_ in tx.rows("pages.artifacts", run_ids=column_codec.key_set(row[0] for row in rows)):
+        made.setdefault(run_id, []).append(name)
+    return [(run_id, bool(has_log), made.get(run_id, [])) for run_id, has_log in rows]
+
+
 def repair(tx: Tx) -> int:
     """Sets every wrong counter to the counted value. Returns how many were wrong.
 

@@ -168,6 +168,12 @@ where runs.status = 'FAILED' and runs.error like 'its outcome could not be store
     and jobs.decision = 'permanent' and not exists (select 1 from jobs later where later.retry_of = jobs.job_id)
 order by runs.run_id limit 100;
 
+-- with_files: the newest runs that have left files since a time; a crash may have left a log, or none
+select run_id, log_path is not null from runs
+where finished_at >= :since and failure_kind is distinct from 'crash'
+    and (log_path is not null or exists (select 1 from artifacts where artifacts.run_id = runs.run_id))
+order by run_id desc limit :limit;
+
 -- retried_successes: jobs that follow one of their chain that succeeded
 select jobs.job_id from jobs join jobs before on before.job_id = jobs.retry_of
 where before.outcome in ('COMPLETED', 'SKIPPED') or before.finished_at is null or before.chain_id <> jobs.chain_id

@@ -7,15 +7,24 @@ lease_until, ended_at,
 (select count(*) from cluster where leader = node_id)
 
 -- register: a node begins a new life; it has a lease where several share the database
-insert into nodes (node_id, life, status, is_draining, host, pid, version, max_running, resources, job_types, joined_at,
-    renewed_at, lease_until)
-values (:node_id, 1, 'live', 0, :host, :pid, :version, :max_running, :resources, :job_types, :now, :now,
+insert into nodes (node_id, life, status, is_draining, host, pid, version, max_running, resources, job_types, address,
+    joined_at, renewed_at, lease_until)
+values (:node_id, 1, 'live', 0, :host, :pid, :version, :max_running, :resources, :job_types, :address, :now, :now,
     {nodes.now} + :lease_us)
 on conflict (node_id) do update set life = nodes.life + 1, status = 'live', is_draining = 0, host = excluded.host,
     pid = excluded.pid, version = excluded.version, max_running = excluded.max_running, resources = excluded.resources,
-    job_types = excluded.job_types, joined_at = excluded.joined_at, renewed_at = excluded.renewed_at,
+    job_types = excluded.job_types, address = excluded.address, joined_at = excluded.joined_at, renewed_at = excluded.renewed_at,
     lease_until = excluded.lease_until, ended_at = null
 returning life;
+
+-- address: where a node answers, and on which machine; only while it is alive
+select address, host from nodes where node_id = :node_id and status = 'live';
+
+-- share_secret: the first node that joins stores it, for all
+update cluster set files_secret = :secret where files_secret is null;
+
+-- files_secret: by which nodes know each other
+select files_secret from cluster;
 
 -- now: by the clock that leases go by
 :now

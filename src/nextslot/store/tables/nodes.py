@@ -19,6 +19,8 @@ class NodeInfo(NamedTuple):
     max_running: int
     resources: dict[str, int]
     job_types: list[str]
+    # Where other nodes reach its HTTP server; None: nowhere.
+    address: str | None = None
 
 
 def register(tx: Tx, card: NodeInfo, lease_seconds: float | None, now: Instant) -> int:
@@ -32,6 +34,7 @@ def register(tx: Tx, card: NodeInfo, lease_seconds: float | None, now: Instant) 
         max_running=card.max_running,
         resources=column_codec.canonical(card.resources),
         job_types=column_codec.dumps(card.job_types),
+        address=card.address,
         lease_us=None if lease_seconds is None else round(lease_seconds * 1_000_000),
         now=now,
     )
@@ -70,6 +73,22 @@ def time_until_lost(tx: Tx, node_id: str, now: Instant) -> tuple[str, float] | N
     """Returns the machine on which the last incarnation of a node may still work, and for how many seconds at most."""
     row = tx.row("nodes.patience", node_id=node_id, now=now)
     return None if row is None else (row[0], (row[1] or 0) / 1_000_000)
+
+
+def address_of(tx: Tx, node_id: str) -> tuple[str | None, str] | None:
+    """Returns where a live node answers, and its machine; None if it is not alive."""
+    row = tx.row("nodes.address", node_id=node_id)
+    return None if row is None else (row[0], row[1])
+
+
+def share_secret(tx: Tx, secret: str) -> None:
+    """Stores the secret of all nodes, unless there is one."""
+    tx.execute("nodes.share_secret", secret=secret)
+
+
+def files_secret(tx: Tx) -> str | None:
+    row = tx.row("nodes.files_secret")
+    return None if row is None else row[0]
 
 
 def forget(tx: Tx, node_id: str) -> None:
