@@ -1,6 +1,6 @@
 // One job: what it is, where it stands, why it waits, what it says, what it made, and what can be done with it.
 import { said, t } from "../i18n.js";
-import { cancelJob, parsed, retryRun, runAgain } from "../actions.js";
+import { answerJob, cancelJob, parsed, retryRun, runAgain } from "../actions.js";
 import { download, get, patch, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
@@ -49,6 +49,7 @@ export default function JobPage({ place }) {
     </div>
     <${Trouble} error=${job.error} />
     <${Steps} job=${shown} />
+    ${shown.awaiting && html`<${Asked} job=${shown} again=${job.again} />`}
     ${!hasEnded && html`<${Why} job=${shown} />`}
     <${Ending} job=${shown} />
     <div class="columns">
@@ -153,6 +154,22 @@ function Steps({ job }) {
       ([name, at, note]) => html`<li key=${name} class=${at && new Date(at) <= now ? "done" : ""}>
     ${name}<br /><${When} at=${at} /><small>${note}</small></li>`,
     )}</ol></section>`;
+}
+
+// The signal that it waits for, and its two answers.
+function Asked({ job, again }) {
+  const { name, question, answered_by, on_deadline, asked_at, answer_by } = job.awaiting;
+  const answer = (word) => answerJob(job, word).then((done) => done && again());
+  const actions =
+    can("operate") &&
+    html`<button class="primary" onClick=${() => answer("approve")}>${t("approve")}</button>
+    <button class="danger" onClick=${() => answer("reject")}>${t("reject")}</button>`;
+  return html`<${Section} title=${t("it_waits_for_an_answer")} actions=${actions}><${Fields} of=${[
+    [t("the_question"), question || name],
+    [t("who_may_answer"), answered_by.length ? answered_by.join(", ") : t("those_who_operate")],
+    [t("since"), asked_at && html`<${When} at=${asked_at} />`],
+    [t("without_an_answer"), answer_by && html`${said("answer", on_deadline)}, <${When} at=${answer_by} />`],
+  ]} /><//>`;
 }
 
 function Why({ job }) {
