@@ -153,7 +153,10 @@ class Executor:
                 del self._active[claim.run_id]
             if watch is not None:
                 watch.cancel()
-        return await self._with_files(run, self._as_stopped(active, outcome))
+        outcome = self._as_stopped(active, outcome)
+        if active.stopped_by is None and outcome.session_id is None:
+            outcome = replace(outcome, session_id=run.session_id)
+        return await self._with_files(run, outcome)
 
     def stop(self, run_id: str, kind: FailureKind) -> None:
         """Asks a run to stop. The first kind that is given becomes the failure kind of its outcome."""
