@@ -287,3 +287,27 @@ def test_the_version_and_short_help_are_options(nextslot: Terminal) -> None:
     assert nextslot("--version").out.strip() == nextslot("version").out.strip()
     assert "Usage: nextslot" in nextslot("-h").out
     assert "Usage: nextslot submit" in nextslot("submit", "-h").out
+
+
+def test_a_person_approves_and_rejects_what_waits_for_an_answer(nextslot: Terminal) -> None:
+    asking = ("--await-signal", "release", "--question", "May it go live?", "--deadline", "3600")
+    approved, rejected, early = (nextslot("submit", "echo", *asking).word for _ in range(3))
+    why = nextslot("why", approved)
+    said = nextslot("approve", approved, "--payload", '{"size": 3}')
+    again = nextslot("approve", approved, "--payload", '{"size": 3}')
+    other = nextslot("reject", approved, "release")
+    no = nextslot("reject", rejected[-8:])
+    sent = nextslot("signal", early, "release", "--id", "once")
+    too_late = nextslot("approve", rejected)
+    nothing = nextslot("approve", held(nextslot))
+
+    assert "waits for the signal 'release' (May it go live?)" in why.out
+    assert said.out.startswith("release: approve by ")
+    assert again.out == said.out
+    assert (other.code, other.out) == (1, "")
+    assert "was answered with 'approve' by" in other.err
+    assert no.out.startswith("release: reject by ")
+    assert nextslot("show", rejected, "--json").json["status"] == "CANCELLED"
+    assert sent.code == 0
+    assert "was answered with 'reject' by" in too_late.err
+    assert "does not wait for an answer" in nothing.err

@@ -613,3 +613,33 @@ def test_a_template_is_saved_from_the_form_and_used(console: Console, server: Se
     expect(console.section("How it ended").locator("pre")).to_have_text('"hello"')
     found = server.run(server.server.scheduler.lists.jobs(JobFilter())).items[0].job
     assert (found.template_id is not None, found.params["text"]) == (True, "hello")
+
+
+def test_a_job_that_waits_for_a_person_is_approved_and_another_one_rejected(
+    console: Console, server: ServerThread
+) -> None:
+    wait = {"name": "release", "question": "May <b>version 7</b> go live?", "deadline_seconds": 3600}
+    approved, rejected = submit(server, "echo", "Deploy 7", "Deploy 8", await_signal=wait)
+    console.open(f"jobs/{approved}").loaded()
+    asked = console.section("It waits for an answer")
+    expect(asked).to_contain_text("May <b>version 7</b> go live?")
+    expect(asked).to_contain_text("everybody with the scope operate")
+    expect(asked).to_contain_text("reject, in ")
+
+    console.button("Approve").click()
+    console.dialog().get_by_label("Payload (JSON, optional)").fill("{")
+    console.dialog().get_by_role("button", name="Approve").click()
+    expect(console.dialog()).to_contain_text("This is not JSON")
+    console.dialog().get_by_label("Payload (JSON, optional)").fill('{"size": 3}')
+    console.dialog().get_by_role("button", name="Approve").click()
+    console.says("Answered: approve.")
+    expect(asked).to_have_count(0)
+    console.open(f"jobs/{rejected}").loaded()
+    console.button("Reject").click()
+    console.dialog().get_by_role("button", name="Reject").click()
+    console.says("Answered: reject.")
+    expect(console.find("main .head")).to_contain_text("cancelled")
+
+    (signal,) = server.run(server.server.scheduler.signals(approved))
+    assert (signal.answer, signal.payload) == ("approve", {"size": 3})
+    assert status_of(server, rejected) == "CANCELLED"

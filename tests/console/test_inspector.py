@@ -252,18 +252,6 @@ def test_the_actions_of_a_job_stay_in_sight(console: Console, server: ServerThre
     expect(console.find("aside section h2").first).to_have_text("Run")
 
 
-def test_a_question_is_answered_on_the_page_of_the_job(console: Console, server: ServerThread) -> None:
-    scheduler = server.server.scheduler
-    asked = {"name": "release", "question": "May it go live?"}
-    job = server.run(scheduler.submit("echo", title="deploys", office_id="wide", await_signal=asked))
-    console.open(f"jobs/{job.job_id}")
-    expect(console.section("Waits for the signal release")).to_contain_text("May it go live?")
-
-    console.button("Approve").click()
-
-    expect(console.find("h1 ~ .status")).to_have_text("completed")
-
-
 def test_the_due_time_of_a_queued_job_is_changed(console: Console, server: ServerThread) -> None:
     scheduler = server.server.scheduler
     asked = {"name": "never"}

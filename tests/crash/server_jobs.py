@@ -25,3 +25,18 @@ def checkpoints(run: RunContext, record: str) -> None:
         os.write(file, f"wrote {step}\n".encode())
         run.checkpoint({"step": step, "filler": "x" * 20_000})
         os.write(file, f"acknowledged {step}\n".encode())
+
+
+def asks(run: RunContext, record: str, steps: int = 5) -> int:
+    """Asks for an answer to each of its steps, and notes outside which ones it began with."""
+    had = [f"{step}={run.signals[f'step {step}']['payload']}" for step in range(1, steps + 1) if _has(run, step)]
+    with Path(record).open("a", encoding="utf-8") as file:
+        file.write(f"{run.job_id} began with {' '.join(had) or 'nothing'}\n")
+    if len(had) < steps:
+        run.checkpoint({"step": len(had) + 1})
+        run.park(f"step {len(had) + 1}", question="Go on?")
+    return len(had)
+
+
+def _has(run: RunContext, step: int) -> bool:
+    return f"step {step}" in run.signals

@@ -8,7 +8,11 @@ import pytest
 
 from nextslot import Fail, NewJob, Scheduler
 from nextslot.domain import Answer
+from nextslot.domain.signals import MOST_KEPT
+from nextslot.engine.finish import job_finisher
+from nextslot.engine.signals.signals import Signals
 from nextslot.errors import Conflict, Forbidden, Invalid, NotFound
+from nextslot.store.maintenance import doctor
 from tests.support import counted_scheduler, history, named, running_scheduler, states
 
 ASK = {"name": "deploy", "question": "May it go live?"}
@@ -310,3 +314,130 @@ async def test_a_wait_survives_a_restart_and_its_deadline_too(tmp_path: Path) ->
 
         assert await states(scheduler, job, other) == ["COMPLETED", "COMPLETED"]
         assert (await scheduler.signals(job.job_id))[0].answer is Answer.APPROVE
+
+
+async def test_an_answer_after_the_deadline_is_late_even_if_the_timer_has_not_come_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+        late = await scheduler.submit("work", await_signal={**ASK, "deadline_seconds": 60})
+        monkeypatch.setattr(Signals, "do_due", lambda *given: 0)  # As if the timer were late.
+        await asyncio.sleep(60)
+
+        with pytest.raises(Conflict, match="was answered with 'reject' by deadline"):
+            await scheduler.signal(late.job_id, "deploy", answer="approve")
+        assert await scheduler.signals(late.job_id) == []
+        agreed = await scheduler.signal(late.job_id, "deploy", answer="reject")
+
+        assert (agreed.is_new, agreed.signal.sent_by) == (False, "deadline")
+        assert await states(scheduler, late) == ["CANCELLED"]
+
+
+async def test_a_retry_of_a_job_that_nobody_approved_asks_again(tmp_path: Path) -> None:
+    """Else whoever may retry could go around the person who is asked."""
+    async with counted_scheduler(tmp_path) as scheduler:
+        wait = {**ASK, "deadline_seconds": 60, "on_deadline": "fail"}
+        job = await scheduler.submit("work", await_signal=wait)
+        await asyncio.sleep(61)
+        run = await scheduler.run_of(job.job_id)
+        assert run is not None
+
+        again = (await scheduler.retry(run.run_id)).job
+        await asyncio.sleep(10)
+        assert await states(scheduler, job, again) == ["FAILED", "WAITING"]
+        await scheduler.signal(job.job_id, "deploy")
+        await asyncio.sleep(10)
+
+        assert await states(scheduler, again) == ["COMPLETED"]
+        fresh = await scheduler.bulk.rerun(job.job_id)
+        assert await states(scheduler, fresh) == ["WAITING"]
+
+
+async def test_a_session_that_was_cancelled_while_it_waited_waits_again_after_a_retry(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+        job = await scheduler.submit("work", {"seconds": 10})
+        run = await scheduler.run_of(job.job_id)
+        assert run is not None
+        await scheduler.park(run.run_id, "go")
+        await asyncio.sleep(20)
+        await scheduler.cancel((await scheduler.chain(job.job_id))[-1].job_id)
+
+        again = (await scheduler.retry(run.run_id)).job
+
+        assert await states(scheduler, again) == ["WAITING"]
+        assert again.awaiting is not None
+        await scheduler.signal(job.job_id, "go")
+        assert (await scheduler.wait(job.job_id)).job.status == "COMPLETED"
+
+
+async def test_an_early_answer_of_somebody_who_may_not_answer_is_not_used(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+        job = await scheduler.submit("work", {"seconds": 10})
+        run = await scheduler.run_of(job.job_id)
+        assert run is not None
+        await named(scheduler, "agent").signal(job.job_id, "go")
+
+        await scheduler.park(run.run_id, "go", answered_by=["release"])
+        await asyncio.sleep(20)
+        last = (await scheduler.chain(job.job_id))[-1]
+        assert last.status == "WAITING"
+        await named(scheduler, "release").signal(job.job_id, "go", answer="reject")
+
+        await scheduler.wait(job.job_id)
+        assert [(one.sent_by, one.job_id) for one in await scheduler.signals(job.job_id)] == [
+            ("agent", None),
+            ("release", last.job_id),
+        ]
+
+
+async def test_the_first_answer_sent_again_late_does_not_answer_the_next_wait(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+        answers: list[Any] = []
+
+        @scheduler.job_type("asks twice")
+        async def asks_twice(run: Any) -> Any:
+            answers.append(run.signals.get("go", {}).get("payload"))
+            if len(answers) < 3:
+                run.park("go")
+
+        job = await scheduler.submit("asks twice")
+        await asyncio.sleep(1)
+        first = await scheduler.signal(job.job_id, "go", 1, signal_id="one")
+        await asyncio.sleep(1)
+
+        again = await scheduler.signal(job.job_id, "go", 1, signal_id="one")
+        assert (again.is_new, again.signal) == (False, first.signal)
+        assert (await scheduler.chain(job.job_id))[-1].status == "WAITING"
+        scheduler._clock.jump(-3600)  # type: ignore[attr-defined]
+        await scheduler.signal(job.job_id, "go", 2, signal_id="two")
+        await scheduler.wait(job.job_id)
+
+        assert answers == [None, 1, 2]
+
+
+async def test_a_chain_keeps_so_many_answers_and_parks_so_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one session could fill the database, and each of its ends would read a longer chain."""
+    monkeypatch.setattr(job_finisher, "MOST_PARKS", 3)
+    async with counted_scheduler(tmp_path) as scheduler:
+
+        @scheduler.job_type("for ever")
+        async def for_ever(run: Any) -> Any:
+            run.park("go", deadline_seconds=1, on_deadline="approve")
+
+        running = await scheduler.submit("work", {"seconds": 1000})
+        for number in range(MOST_KEPT):
+            await scheduler.signal(running.job_id, f"name {number}")
+        with pytest.raises(Conflict, match="keeps 100 answers that it has not waited for"):
+            await scheduler.signal(running.job_id, "one more")
+        assert not (await scheduler.signal(running.job_id, "name 0")).is_new
+        await scheduler.cancel(running.job_id, interrupt=True)
+        looping = await scheduler.submit("for ever")
+        ended = await scheduler.wait(looping.job_id)
+
+        assert ended.run is not None
+        assert (ended.job.status, ended.run.failure_kind) == ("FAILED", "invalid")
+        assert "its chain has parked 3 times" in (ended.run.error or "")
+        assert len(await scheduler.chain(looping.job_id)) == 4
+        assert await scheduler._access.read(doctor.examine) == []

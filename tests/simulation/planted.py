@@ -31,6 +31,7 @@ from nextslot.errors import Refused
 from nextslot.store import group_commit
 from nextslot.store.sqlite import sqlite_store
 from nextslot.store.tables import (
+    checkpoints,
     events,
     idempotency,
     jobs,
@@ -475,6 +476,23 @@ def rollups_lost_when_they_are_folded() -> list[Patch]:
     return [patched(rollup_spans, "add", forget_some)]
 
 
+def checkpoint_not_given() -> list[Patch]:
+    return [patched(checkpoints, "of_chain", lambda *given: None)]
+
+
+def session_begins_anew() -> list[Patch]:
+    return [patched(runner, "_earlier_session", lambda *given: None)]
+
+
+def parked_run_ends_as_it_likes() -> list[Patch]:
+    as_parked = JobFinisher._as_parked
+
+    def forget(self: Any, tx: Any, run_id: str, job_id: str, facts: Any, outcome: Any) -> Any:
+        return as_parked(self, tx, run_id, job_id, facts, outcome) if outcome.park is not None else outcome
+
+    return [patched(JobFinisher, "_as_parked", forget)]
+
+
 DEFECTS: dict[str, Callable[[], list[Patch]]] = {
     defect.__name__: defect
     for defect in (
@@ -510,6 +528,9 @@ DEFECTS: dict[str, Callable[[], list[Patch]]] = {
         memory_follows_the_whole_group,
         refusals_take_the_others_with_them,
         refused_outcome_thrown_away,
+        checkpoint_not_given,
+        session_begins_anew,
+        parked_run_ends_as_it_likes,
     )
 }
 

@@ -70,7 +70,7 @@ def test_a_fifth_of_the_histories_has_no_faults_and_the_others_have_all_kinds() 
     faults = set(plan._FAULTS)
 
     assert all(not kinds[seed] & faults for seed in range(0, 100, 5))
-    assert set().union(*kinds.values()) == faults | set(plan._CLIENTS) | {"wait", "purge"}
+    assert set().union(*kinds.values()) == faults | set(plan._CLIENTS) | set(plan._ASKING) | {"wait", "purge"}
 
 
 def test_short_histories_have_faults_too() -> None:

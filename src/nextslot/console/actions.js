@@ -1,5 +1,5 @@
 // What several views can do to a job: each asks first where it cannot be taken back.
-import { t } from "./i18n.js";
+import { said, t } from "./i18n.js";
 import { post } from "./api.js";
 import { useEffect, useState } from "./lib.js";
 import { ask, attempt, toast } from "./parts.js";
@@ -73,6 +73,25 @@ export async function cancelJob(job, isAsked = true) {
   });
   if (answer && !isRunning) return cancelLater(job, answer.reason);
   return Boolean(answer);
+}
+
+// Says yes or no to a job that waits for a person. A form says what the work gets with it.
+export async function answerJob(job, word) {
+  const { name, question } = job.awaiting;
+  const answered = await ask({
+    title: t(word === "approve" ? "approve_it" : "reject_it", named(job)),
+    text: `${question || name} ${t("an_answer_stays")}`,
+    fields: [{ name: "payload", label: t("payload_json_optional"), kind: "area", value: "" }],
+    action: word === "approve" ? t("approve") : t("reject"),
+    danger: word === "reject",
+    work: ({ payload }) =>
+      post(`api/jobs/${job.job_id}/signals/${encodeURIComponent(name)}`, {
+        answer: word,
+        payload: payload.trim() ? parsed(payload, "payload") : null,
+      }),
+    done: (signal) => t("answered_by_now", said("answer", signal.answer)),
+  });
+  return Boolean(answered);
 }
 
 // Somebody waits for the answer of a direct request.

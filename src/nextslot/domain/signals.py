@@ -16,6 +16,9 @@ from .declared_values import At, Id, Internal, Says, Value
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 MOST_ANSWERERS = 100
+# How many answers a chain keeps for waits to come, and how often its sessions may park.
+MOST_KEPT = 100
+MOST_PARKS = 1000
 # How long a link in a chat notice can be used, if the wait has no earlier deadline.
 LINK_SECONDS = 7 * 86400.0
 # Who has answered, if it was nobody.

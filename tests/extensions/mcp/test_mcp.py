@@ -13,14 +13,17 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import pytest
 from mcp.client.client import Client
+from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolResult, Request, RequestParams, Result
+from pydantic import ConfigDict, Field
 
 from nextslot.extensions.mcp import routes, tools
 from nextslot.extensions.mcp.tools import NEEDS
@@ -108,20 +111,20 @@ class ServerProcess:
         return text
 
     @asynccontextmanager
-    async def agent(self, way: str, key: str | None = "submit a") -> AsyncIterator["Agent"]:
+    async def agent(self, way: str, key: str | None = "submit a", **options: Any) -> AsyncIterator["Agent"]:
         text = None if key is None else self.keys[key]
         if way == "stdio":
             environment = {**os.environ, "NEXTSLOT_URL": self.url, **({"NEXTSLOT_API_KEY": text} if text else {})}
             command = StdioServerParameters(
                 command=sys.executable, args=["-m", "nextslot.cli.main", "mcp"], env=environment
             )
-            async with Client(stdio_client(command)) as client:
+            async with Client(stdio_client(command), **options) as client:
                 yield Agent(client)
             return
         headers = {"Authorization": f"Bearer {text}"} if text else {}
         async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
             transport = streamable_http_client(f"{self.url}/mcp", http_client=http)
-            async with Client(transport, mode="legacy" if way == "http, older" else "auto") as client:
+            async with Client(transport, mode="legacy" if way == "http, older" else "auto", **options) as client:
                 yield Agent(client)
 
 
@@ -438,3 +441,137 @@ def test_without_the_extra_a_sentence_says_how_to_install_it() -> None:
     assert done.returncode == 1
     assert done.stderr == "nextslot: the extra mcp is not installed: pip install 'nextslot[mcp]'\n"
     assert routes.HAS_SDK
+
+
+class NewTask(Result):
+    """A task as the extension's specification has it, flat."""
+
+    model_config = ConfigDict(extra="allow")
+
+    result_type: Literal["task"] = Field(alias="resultType")
+    task_id: str = Field(alias="taskId")
+    status: str
+
+
+class TaskState(Result):
+    model_config = ConfigDict(extra="allow")
+
+    status: str
+    status_message: str | None = Field(None, alias="statusMessage")
+    result: dict[str, Any] | None = None
+
+
+class TaskId(RequestParams):
+    task_id: str = Field(serialization_alias="taskId")
+
+
+class TaskRequest(Request[TaskId, str]):
+    name_param = "taskId"
+
+    @classmethod
+    def of(cls, method: str, task_id: str) -> "TaskRequest":
+        return cls(method=f"tasks/{method}", params=TaskId(task_id=task_id))
+
+
+class KnowsTasks(ClientExtension):
+    """A client that knows tasks: it asks until a task has ended, and shows its caller the result."""
+
+    identifier = "io.modelcontextprotocol/tasks"
+
+    def __init__(self) -> None:
+        self.tasks: list[str] = []
+        self.states: list[TaskState] = []
+        self.has_asked = asyncio.Event()
+
+    def claims(self) -> list[ResultClaim[Any]]:
+        return [ResultClaim(result_type="task", model=NewTask, resolve=self._resolve)]
+
+    async def _resolve(self, task: NewTask, context: ClaimContext) -> CallToolResult:
+        self.tasks.append(task.task_id)
+        while True:
+            state = await context.session.send_request(TaskRequest.of("get", task.task_id), TaskState)
+            self.states.append(state)
+            self.has_asked.set()
+            if state.status == "cancelled":
+                return CallToolResult(content=[], is_error=True)
+            if state.status != "working":
+                return CallToolResult.model_validate(state.result)
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("way", ["stdio", "http"])
+async def test_a_client_that_knows_tasks_gets_one_for_a_wait_without_a_bound(server: ServerProcess, way: str) -> None:
+    knows = KnowsTasks()
+    async with server.agent(way, "submit a", extensions=[knows]) as agent, server.agent("http", "other a") as other:
+        job = await agent.call("submit_job", job_type="slow", params={"seconds": 2})
+
+        ended = await agent.call("wait_for_job", job_id=job["job_id"])
+        again = await agent.call("wait_for_job", job_id=job["job_id"])
+        bounded = await agent.call("submit_job", job_type="slow", params={"seconds": 100})
+        waited = await agent.call("wait_for_job", job_id=bounded["job_id"], timeout_seconds=1)
+        plain = await other.call("wait_for_job", job_id=bounded["job_id"], timeout_seconds=1)
+        missing = await agent.refused("wait_for_job", job_id="nobody")
+
+        assert knows.tasks == [job["job_id"]]
+        assert {one.status for one in knows.states} == {"working", "completed"}
+        assert knows.states[0].status_message
+        assert (ended["ended"], ended["status"]) == (True, "COMPLETED")
+        assert again == ended
+        assert (waited["ended"], plain["ended"]) == (False, False)
+        assert "there is no job" in missing
+        await agent.call("cancel_job", job_id=bounded["job_id"], interrupt=True)
+
+
+@pytest.mark.parametrize("way", ["stdio", "http"])
+async def test_a_task_is_cancelled_by_its_own_agent_only_and_outlives_its_connection(
+    server: ServerProcess, way: str
+) -> None:
+    knows = KnowsTasks()
+    async with server.agent(way, "submit a", extensions=[knows]) as agent:
+        job = await agent.call("submit_job", job_type="say", params={"text": "x"}, approval="May it be said?")
+        waiting = asyncio.ensure_future(agent._called("wait_for_job", {"job_id": job["job_id"]}))
+        await knows.has_asked.wait()
+        shown = await agent.call("get_job", job_id=job["job_id"])
+        waiting.cancel()
+    assert "May it be said?" in (knows.states[0].status_message or "")
+    assert "nextslot approve" in shown["awaiting"]
+
+    async with server.agent("http", "other a", extensions=[KnowsTasks()]) as other:
+        with pytest.raises(MCPError, match="was submitted by 'submit a', not by you"):
+            await other.client.session.send_request(TaskRequest.of("cancel", job["job_id"]), Result)
+    async with server.agent("http", "operate b", extensions=[KnowsTasks()]) as stranger:
+        for method in ("get", "cancel"):
+            with pytest.raises(MCPError, match="there is no job"):
+                await stranger.client.session.send_request(TaskRequest.of(method, job["job_id"]), Result)
+    async with server.agent("http", "submit a") as unaware:
+        with pytest.raises(MCPError, match="must declare the extension"):
+            await unaware.client.session.send_request(TaskRequest.of("get", job["job_id"]), Result)
+    async with server.agent(way, "submit a", extensions=[KnowsTasks()]) as agent:
+        send = agent.client.session.send_request
+        for _ in range(2):
+            await send(TaskRequest.of("cancel", job["job_id"]), Result)
+        state = await send(TaskRequest.of("get", job["job_id"]), TaskState)
+        with pytest.raises(MCPError, match="people answer signals"):
+            await send(TaskRequest.of("update", job["job_id"]), Result)
+
+    assert state.status == "cancelled"
+
+
+async def test_an_agent_asks_for_an_approval_and_cannot_give_it(server: ServerProcess) -> None:
+    async with server.agent("http") as agent:
+        call = {"job_type": "say", "params": {"text": "deployed"}, "approval": "May it go live?"}
+        tried = await agent.call("submit_job", **call, dry_run=True)
+        job = await agent.call("submit_job", **call)
+        why = await agent.call("explain_job", job_id=job["job_id"])
+        waited = await agent.call("wait_for_job", job_id=job["job_id"], timeout_seconds=1)
+        answer = f"{server.url}/api/jobs/{job['job_id']}/signals/approval"
+        answers = [httpx2.post(answer, headers={"X-API-Key": server.keys[name]}) for name in ("submit a", "operate b")]
+        approved = httpx2.post(answer, headers={"X-API-Key": server.keys["operate a"]})
+        ended = await agent.call("wait_for_job", job_id=job["job_id"])
+
+        assert "signal" in tried["codes"]
+        assert "May it go live?" in why["reasons"][0]
+        assert "May it go live?" in waited["awaiting"]
+        assert [one.status_code for one in answers] == [403, 404]
+        assert (approved.status_code, approved.json()["sent_by"]) == (201, "operate a")
+        assert ended["status"] == "COMPLETED"

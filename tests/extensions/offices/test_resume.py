@@ -9,8 +9,12 @@ import pytest
 
 from nextslot import Scheduler
 from nextslot.domain import Run
+from nextslot.domain.offices import OFFICE_RETRIES
 from nextslot.errors import Invalid
+from nextslot.executors.run_context import RunContext
+from nextslot.extensions.offices import role_sessions
 from nextslot.extensions.offices.role_sessions import RoleCommand
+from nextslot.testing import crash
 from tests.extensions.offices.support import office_jobs
 from tests.extensions.offices.test_session import scheduler_with_roles
 
@@ -114,3 +118,40 @@ def test_settings_that_make_no_sense_are_refused(table: Any, sentence: str) -> N
         RoleCommand.of({"command": ["agent"], **table})
 
     assert sentence in str(error.value)
+
+
+async def test_a_session_goes_on_after_an_attempt_that_died_before_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt starts, and its scheduler dies before the program does: its new id was never a session."""
+    monkeypatch.chdir(tmp_path)
+    has_started = asyncio.Event()
+
+    async def stuck(role: RoleCommand, run: RunContext) -> tuple[str, ...]:
+        if run.attempt > 1:
+            has_started.set()
+            await asyncio.Event().wait()
+        return ()
+
+    def with_role() -> Scheduler:
+        scheduler = Scheduler(f"sqlite:///{tmp_path}/nextslot.db", extensions=["offices"])
+        role = {"command": [sys.executable, "-ISc", AGENT], "env": {"FAIL": "5"}, **RESUME}
+        office_jobs(scheduler).use_roles({"FE": {**role, "resume_on": ["error", "crash"]}})
+        return scheduler
+
+    async with with_role() as scheduler:
+        retry = {"max_attempts": 3, "base_delay_seconds": 0, "retry_on": [*OFFICE_RETRIES, "error"]}
+        await scheduler.offices.create("o", retry_policy=retry, role_limits={})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(role_sessions, "_resumed", stuck)
+            (job,) = await office_jobs(scheduler).submit("o", [{"description": "d", "role": "FE"}])
+            await asyncio.wait_for(has_started.wait(), 60)
+            await crash(scheduler)
+    async with with_role() as scheduler:
+        await asyncio.wait_for(scheduler.wait(job.job_id), 60)
+        found = [await scheduler.run_of(one.job_id) for one in await scheduler.chain(job.job_id)]
+
+    runs = [one for one in found if one is not None]
+    assert [one.failure_kind for one in runs] == ["error", "crash", None]
+    assert [one.session_id for one in runs] == [runs[0].session_id, None, runs[0].session_id]
+    assert f"['--resume', '{runs[0].session_id}']" in said(tmp_path, runs[2])

@@ -372,7 +372,8 @@ def _answer(
     job_id = arguments.job_id(client, job)
     if name is None:
         chain = client.job(job_id).chain
-        wait = chain[-1].awaiting if chain else None
+        # The same answer again, after one that was lost, is answered with the stored one.
+        wait = (chain[-1].awaiting or chain[-1].await_signal) if chain else None
         if wait is None:
             raise Invalid(f"job {job_id} does not wait for an answer; name the signal to send one before it does")
         name = str(wait["name"])

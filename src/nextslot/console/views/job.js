@@ -1,6 +1,6 @@
 // One job: what it is, where it stands, why it waits, what it says, what it made, and what can be done with it.
 import { said, t } from "../i18n.js";
-import { cancelJob, moved, parsed, retryRun, runAgain, useGoing } from "../actions.js";
+import { answerJob, cancelJob, moved, parsed, retryRun, runAgain, useGoing } from "../actions.js";
 import { download, get, patch, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
@@ -51,7 +51,7 @@ export default function JobPage({ place }) {
     <div class="page">
       <div>
         <${Steps} job=${shown} />
-        <${Signal} job=${shown} again=${job.again} />
+        ${shown.awaiting && !hasEnded && html`<${Asked} job=${shown} again=${job.again} />`}
         ${!hasEnded && html`<${Why} job=${shown} />`}
         <${Ending} job=${shown} />
         ${shown.run && html`<${Log} key=${shown.run.run_id} job=${shown} lines=${place.lines} />`}
@@ -69,25 +69,6 @@ export default function JobPage({ place }) {
           <${Json} value=${shown.checkpoint.value} label=${t("checkpoint")} /><//>`}
       </aside>
     </div>`;
-}
-
-// The question that a job, or its chain, waits for, with its answers.
-function Signal({ job, again }) {
-  const wait = job.awaiting;
-  if (!wait || ENDED.includes(job.status)) return null;
-  const send = (answer) =>
-    attempt(() => post(`api/jobs/${job.job_id}/signals/${encodeURIComponent(wait.name)}`, { answer }), t("answered")).then(again);
-  return html`<${Section} title=${t("waits_for_the_signal", wait.name)}>
-    <div class="body">${wait.question && html`<p>${wait.question}</p>`}
-      ${can("operate") && html`<div class="actions"><button class="primary" onClick=${() => send("approve")}>${t("approve")}</button>
-        <button class="danger" onClick=${() => send("reject")}>${t("reject")}</button></div>`}</div>
-    ${
-      (wait.answer_by || wait.answered_by?.length > 0) &&
-      html`<${Fields} of=${[
-        [t("answer_until"), wait.answer_by && html`<${When} at=${wait.answer_by} />`],
-        [t("answered_by"), wait.answered_by?.join(", ")],
-      ]} />`
-    }<//>`;
 }
 
 // What the run of this job is, or was: progress, times, where it ran.
@@ -224,6 +205,22 @@ function Steps({ job }) {
       ([name, at, note]) => html`<li key=${name} class=${at && new Date(at) <= now ? "done" : ""}>
     ${name}<br /><${When} at=${at} /><small>${note}</small></li>`,
     )}</ol></section>`;
+}
+
+// The signal that it waits for, and its two answers.
+function Asked({ job, again }) {
+  const { name, question, answered_by, on_deadline, asked_at, answer_by } = job.awaiting;
+  const answer = (word) => answerJob(job, word).then((done) => done && again());
+  const actions =
+    can("operate") &&
+    html`<button class="primary" onClick=${() => answer("approve")}>${t("approve")}</button>
+    <button class="danger" onClick=${() => answer("reject")}>${t("reject")}</button>`;
+  return html`<${Section} title=${t("it_waits_for_an_answer")} actions=${actions}><${Fields} of=${[
+    [t("the_question"), question || name],
+    [t("who_may_answer"), answered_by.length ? answered_by.join(", ") : t("those_who_operate")],
+    [t("since"), asked_at && html`<${When} at=${asked_at} />`],
+    [t("without_an_answer"), answer_by && html`${said("answer", on_deadline)}, <${When} at=${answer_by} />`],
+  ]} /><//>`;
 }
 
 function Why({ job }) {

@@ -230,7 +230,9 @@ class DispatchRound:
         isolated = [self._is_isolated(one, earlier) for one, earlier in zip(starting, attempts, strict=True)]
         for one, is_isolated in zip(starting, isolated, strict=True):
             is_inside = self.engine.job_types.runs_inside(one.lane.job_type) and not is_isolated
-            runs.begin(self.tx, one.run_id, one.job_id, self.now, one.session_id, is_inside, one.devices)
+            # A later attempt may go on with an earlier session: which one it has is stored when it begins that.
+            session_id = one.session_id if one.spec.retry_of is None else None
+            runs.begin(self.tx, one.run_id, one.job_id, self.now, session_id, is_inside, one.devices)
         for one in starting:
             jobs.start(self.tx, one.job_id, one.worker_id, self.now)
         for one, earlier, is_isolated in zip(starting, attempts, isolated, strict=True):

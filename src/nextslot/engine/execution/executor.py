@@ -155,7 +155,10 @@ class Executor:
                 del self._active[claim.run_id]
             if watch is not None:
                 watch.cancel()
-        return await self._with_files(run, self._as_stopped(active, outcome))
+        outcome = self._as_stopped(active, outcome)
+        if active.stopped_by is None and outcome.session_id is None:
+            outcome = replace(outcome, session_id=run.session_id)
+        return await self._with_files(run, outcome)
 
     async def _fetch(self, inputs: Mapping[str, Run]) -> None:
         """Gets the artifacts of inputs that other nodes have stored. Raises Unavailable if that is not possible now."""

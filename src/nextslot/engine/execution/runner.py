@@ -211,6 +211,8 @@ class Runner:
             kept = None if claim.continues is None else checkpoints.of_chain(tx, claim.continues)
             inputs = {} if claim.waited is None else dependencies.inputs(tx, claim.waited)
             answers = [] if claim.continues is None else signals.of_chain(tx, claim.continues)
+            # Of several answers to one name the last wait's: by its number, because a wall clock may step back.
+            answers.sort(key=lambda one: one.number)
             by_name = {one.name: one.to_dict() for one in answers if one.job_id is not None}
             return Given(inputs, None if kept is None else kept.value, by_name, _earlier_session(tx, claim))
 
@@ -287,15 +289,16 @@ class Runner:
 
 
 def _earlier_session(tx: Tx, claim: Claim) -> tuple[str, FailureKind] | None:
-    """Returns the session of the previous attempt, if this work uses sessions and that attempt failed."""
+    """Returns the last session of a chain, if the work is one, and why its run failed."""
     if claim.session_id is None or claim.continues is None:
         return None
-    ids = [job.job_id for job in jobs.chain(tx, claim.continues)]
-    place = ids.index(claim.job_id)
-    run = runs.of_job(tx, ids[place - 1]) if place > 0 else None
-    if run is None or run.session_id is None or run.failure_kind is None:
-        return None
-    return run.session_id, run.failure_kind
+    chain = jobs.chain(tx, claim.continues)
+    for job in reversed(chain[: [one.job_id for one in chain].index(claim.job_id)]):
+        run = runs.of_job(tx, job.job_id)
+        # A run that died before it began its session has none, nor has a job that ended without having run.
+        if run is not None and run.session_id is not None:
+            return None if run.failure_kind is None else (run.session_id, run.failure_kind)
+    return None
 
 
 def _unstorable(outcome: Outcome, refusals: int, error: Exception) -> Outcome:

@@ -31,6 +31,7 @@ from nextslot.domain.job_lifecycle import (
 )
 from nextslot.domain.retry import ChainRun, lone_crashes
 from nextslot.domain.rollups import JOB, RollupKey
+from nextslot.domain.signals import MOST_PARKS
 from nextslot.domain.webhook_delivery import run_events
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import ChainEnded, Stop
@@ -127,7 +128,7 @@ class JobFinisher:
         facts = jobs.ending_facts(tx, run_id, job_id)
         if facts is None:
             return None
-        outcome = self._as_parked(tx, run_id, facts, outcome)
+        outcome = self._as_parked(tx, run_id, job_id, facts, outcome)
         has_history = outcome.status is RunStatus.FAILED and facts.retry_of is not None
         lane = self._lanes.lane(tx, facts.lane_id)
         says_something = lane.resources or outcome.failure_kind is FailureKind.QUOTA
@@ -171,13 +172,15 @@ class JobFinisher:
         self._follow_up(tx, job_id, facts.office_id, facts.has_webhook, settlement, ended, now)
         return settlement
 
-    def _as_parked(self, tx: Tx, run_id: str, facts: EndingFacts, outcome: Outcome) -> Outcome:
+    def _as_parked(self, tx: Tx, run_id: str, job_id: str, facts: EndingFacts, outcome: Outcome) -> Outcome:
         """Parks a run that has asked for a signal, however it ended, unless it was cancelled. Stores what it waits
         for.
         """
         wait = outcome.park or facts.park
         if wait is None or facts.cancel_mode is not None or outcome.failure_kind is FailureKind.CANCELLED:
             return outcome if outcome.failure_kind is not FailureKind.PARKED or wait is not None else _unparked(outcome)
+        if facts.retry_of is not None and _parks(tx, facts.chain_id, job_id) >= MOST_PARKS:
+            return Outcome.failed(FailureKind.INVALID, f"its chain has parked {MOST_PARKS:,} times; submit a new job")
         if facts.park != wait:
             runs.park(tx, run_id, wait)
         if outcome.failure_kind is FailureKind.PARKED:
@@ -346,8 +349,10 @@ class JobFinisher:
         self._leaves_queue(tx, job)
         self._note_end(tx, job, RunStatus.FAILED, None, now)
         self._events.note(tx, "job_failed", now, job.office_id, job.job_id, run_id, _details(outcome))
+        # Told before the next event: a message has the number of the event that it is about.
+        self._tell(tx, job, run_events(RunStatus.FAILED, False, is_last=True), now)
         self._events.note(tx, "job_failed_permanently", now, job.office_id, job.job_id, details=_details(outcome))
-        self._tell(tx, job, (*run_events(RunStatus.FAILED, False, is_last=True), *FAILED_PERMANENTLY), now)
+        self._tell(tx, job, FAILED_PERMANENTLY, now)
         self._conclude(tx, [_ended(job, ChainEnd.FAILED)], now)
 
     def expire(self, tx: Tx, now: Instant, limit: int) -> int:
@@ -444,6 +449,10 @@ class JobFinisher:
                 end = self._cancel_queued if action is Action.CANCEL_REST else self._skip_queued
                 ended.append(end(tx, job, reason, now))
         return ended
+
+
+def _parks(tx: Tx, chain_id: str, job_id: str) -> int:
+    return sum(kind is FailureKind.PARKED for kind in jobs.failures_before(tx, chain_id, job_id))
 
 
 def _unparked(outcome: Outcome) -> Outcome:

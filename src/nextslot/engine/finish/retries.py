@@ -8,6 +8,7 @@ from nextslot.domain import (
     Job,
     Json,
     RunStatus,
+    Signal,
     Stage,
 )
 from nextslot.domain.retry import Retry
@@ -80,7 +81,9 @@ class RetryController:
         return Retried(self._reopen(tx, last, last.priority if priority is None else priority, now), is_new=True)
 
     def _reopen(self, tx: Tx, last: Job, priority: int, now: Instant) -> Job:
-        follower = self._follow(tx, last, priority, now, now)
+        # What ended before its answer came, or by a no, asks again: a retry must not go around a person.
+        wait = last.await_signal if last.is_awaiting else None
+        follower = self._follow(tx, last, priority, now, now, wait)
         tally = self._lanes.counters(tx).tally(last.lane_id)
         if last.stage is Stage.CANCELLED:
             tally.cancelled -= 1
@@ -112,8 +115,8 @@ class RetryController:
         """Enqueues a copy of the request, with new ids and times, at the back of the queue. With `wait`, the copy waits
         for a signal, unless the answer was already kept.
         """
-        kept = None if wait is None else signals.last(tx, job.chain_id, wait["name"])
-        is_awaiting = wait is not None and (kept is None or kept.job_id is not None)
+        kept = None if wait is None else _kept(tx, job.chain_id, wait)
+        is_awaiting = wait is not None and kept is None
         follower = job._replace(
             job_id=self._chance.new_id(),
             retry_of=job.job_id,
@@ -147,9 +150,18 @@ class RetryController:
             passed_over_since=None,
         )
         self._queue.enqueue(tx, [follower], now)
-        if kept is not None and not is_awaiting:
+        if kept is not None:
             signals.use(tx, kept, follower.job_id)
         return follower
+
+
+def _kept(tx: Tx, chain_id: str, wait: Mapping[str, Json]) -> Signal | None:
+    """Returns the answer that came before this wait, if its sender may answer it."""
+    sent = signals.last(tx, chain_id, wait["name"])
+    if sent is None or sent.job_id is not None:
+        return None
+    allowed = wait["answered_by"]
+    return sent if not allowed or sent.sent_by in allowed else None
 
 
 def was_requested(job: Job) -> bool:

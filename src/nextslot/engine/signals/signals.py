@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nextslot.domain import Answer, Job, Json, Signal, Stage
 from nextslot.domain.bounds import text_problem
 from nextslot.domain.request_checks import json_problems
-from nextslot.domain.signals import BY_DEADLINE, MAX_PAYLOAD_BYTES
+from nextslot.domain.signals import BY_DEADLINE, MAX_PAYLOAD_BYTES, MOST_KEPT
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.errors import Conflict, Forbidden, Invalid, NotFound, Problem
@@ -50,16 +50,23 @@ class Signals:
         job = jobs.get(tx, job_id)
         if job is None:
             raise NotFound("job", job_id)
+        # It may be the answer to an earlier wait for the name.
+        known = None if signal_id is None else signals.sent(tx, job.chain_id, name, signal_id)
+        if known is not None:
+            return Sent(known, is_new=False)
         last, before = jobs.chain(tx, job.chain_id)[-1], signals.last(tx, job.chain_id, name)
         is_open = last.stage is Stage.QUEUED and last.is_awaiting and _name(last) == name
-        if before is not None and signal_id is not None and before.signal_id == signal_id:
-            return Sent(before, is_new=False)
         if is_open:
             _refuse_foreign(last, callers)
+            if last.answer_by is not None and last.answer_by <= now and sent_by != BY_DEADLINE:
+                # The timer comes after its instant: an answer that overtakes it is late all the same.
+                return Sent(_same(self._by_deadline(tx, last, now), answer, payload), is_new=False)
         elif before is not None:
             return Sent(_same(before, answer, payload), is_new=False)
         elif last.has_ended:
             raise Conflict(f"the chain of job {job_id} has ended, as {last.status}: it waits for no signal any more")
+        elif signals.kept(tx, job.chain_id) >= MOST_KEPT:
+            raise Conflict(f"the chain of job {job_id} keeps {MOST_KEPT} answers that it has not waited for: no more")
         signal = Signal(
             chain_id=job.chain_id,
             name=name,
@@ -92,10 +99,15 @@ class Signals:
         for one in late:
             # Read each again: what one answer ends may have ended another of this list.
             job = jobs.get(tx, one.job_id)
-            if job is not None and job.stage is Stage.QUEUED and job.is_awaiting and job.await_signal is not None:
-                answer = Answer(job.await_signal["on_deadline"])
-                self.send(tx, job.job_id, _name(job), answer, None, BY_DEADLINE, now)
+            if job is not None and job.stage is Stage.QUEUED and job.is_awaiting:
+                self._by_deadline(tx, job, now)
         return len(late)
+
+    def _by_deadline(self, tx: Tx, job: Job, now: Instant) -> Signal:
+        """Gives the answer that a wait gets if nobody answers in time."""
+        assert job.await_signal is not None
+        answer = Answer(job.await_signal["on_deadline"])
+        return self.send(tx, job.job_id, _name(job), answer, None, BY_DEADLINE, now).signal
 
     def _apply(self, tx: Tx, job: Job, signal: Signal, now: Instant) -> None:
         """Lets the job start, or ends it. A parked session goes on after a no too, and reads the answer."""
@@ -110,7 +122,9 @@ class Signals:
                 self._engine.note_freed(tx, freed, now)
 
     def _is_parked(self, tx: Tx, job: Job) -> bool:
-        run = None if job.retry_of is None else runs.of_job(tx, job.retry_of)
+        """Returns whether a session waits: what ended while it waited for an answer did not run."""
+        before = [one for one in jobs.chain(tx, job.chain_id) if one.job_id != job.job_id and not one.is_awaiting]
+        run = runs.of_job(tx, before[-1].job_id) if before else None
         return run is not None and run.park is not None
 
 

@@ -25,6 +25,15 @@ def of_job(job: Json, *more: str) -> dict[str, Any]:
     return _picked(job, (*_JOB, *more))
 
 
+def of_awaiting(job: Json) -> str | None:
+    """Says which answer a job waits for; None: none."""
+    wait = job.get("awaiting")
+    if wait is None:
+        return None
+    question = f" ({cut(wait['question'], 500)})" if wait["question"] else ""
+    return f"waits for the signal {wait['name']!r}{question}; a person can run `nextslot approve {job['job_id']}`"
+
+
 def of_queued(job: Json) -> dict[str, Any]:
     return of_job(job, *_QUEUED)
 
@@ -32,6 +41,8 @@ def of_queued(job: Json) -> dict[str, Any]:
 def of_detail(job: Json) -> dict[str, Any]:
     """Returns a job with its run: the result or the error, cut, and where its log and files are."""
     shown = of_job(job)
+    if (asked := of_awaiting(job)) is not None:
+        shown["awaiting"] = asked
     if job.get("params"):
         shown["params"] = bounded(job["params"], LONGEST_TEXT, f"nextslot://jobs/{job['job_id']}")
     run = job.get("run")

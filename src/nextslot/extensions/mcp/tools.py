@@ -62,6 +62,9 @@ NEEDS = {
 
 def create_server(connect: Connect) -> MCPServer[Any]:
     """Returns a server for one process; `connect` gets the SDK's context of a request."""
+    from .tasks import Tasks
+
+    tools = Tools(connect)
     server: MCPServer[Any] = MCPServer(
         "nextslot",
         title="nextslot job scheduler",
@@ -69,8 +72,8 @@ def create_server(connect: Connect) -> MCPServer[Any]:
         instructions=INSTRUCTIONS,
         log_level="WARNING",
         subscriptions=False,
+        extensions=[Tasks(tools)],
     )
-    tools = Tools(connect)
     for name in NEEDS:
         method = getattr(tools, name)
         server.tool(annotations=_annotations(name))(method)
@@ -95,10 +98,11 @@ def _refusals(kind: type[Exception] = ToolError) -> Any:
     try:
         yield
     except NextslotError as error:
-        raise kind(_sentence(error)) from error
+        raise kind(sentence(error)) from error
 
 
-def _sentence(error: NextslotError) -> str:
+def sentence(error: NextslotError) -> str:
+    """Returns what a refused request says, and what an agent can do about it."""
     text = str(error)
     if error.status == 401:
         return (
@@ -173,6 +177,9 @@ class Tools:
             list[str] | None, Field(max_length=100, description="Ids of jobs that must complete first")
         ] = None,
         timeout_seconds: Annotated[float | None, Field(gt=0, description="The longest time that it may run")] = None,
+        approval: Annotated[
+            str | None, Field(min_length=1, max_length=500, description="A question: it waits until a person says yes")
+        ] = None,
         office_id: OfficeId = None,
         dry_run: Annotated[bool, Field(description="Store nothing; say what it would wait for and when")] = False,
     ) -> dict[str, Any]:
@@ -189,6 +196,7 @@ class Tools:
             "scheduled_for": scheduled_for,
             "depends_on": depends_on,
             "timeout_seconds": timeout_seconds,
+            "await_signal": None if approval is None else {"name": "approval", "question": approval},
             "office_id": office_id,
         }
         body = {name: value for name, value in given.items() if value is not None}
@@ -253,8 +261,8 @@ class Tools:
             async with asyncio.timeout(timeout_seconds):
                 while True:
                     try:
-                        last, problem = await _last_of(api, job_id), None
-                        if _has_ended(last):
+                        (last, has_ended), problem = await self.waited_for(api, job_id), None
+                        if has_ended:
                             return {"ended": True, **results.of_detail(last)}
                         if (saying := await _progress(api, last)) != said:
                             said = saying
@@ -262,7 +270,7 @@ class Tools:
                     except NextslotError as error:
                         # A server that restarts comes back, and has the job.
                         if not isinstance(error, Unavailable) and error.status != 503:
-                            raise ToolError(_sentence(error)) from error
+                            raise ToolError(sentence(error)) from error
                         problem = error
                     await api.sleep(pause)
                     pause = min(pause * 1.5, LONGEST_LOOK_SECONDS)
@@ -275,7 +283,7 @@ class Tools:
                 "call wait_for_job again later"
             )
         again = "it goes on; call wait_for_job again, or explain_job to see what it waits for"
-        return {"ended": False, **results.of_job(last), "next": again}
+        return {"ended": False, **results.of_detail(last), "next": again}
 
     async def read_log(
         self,
@@ -311,14 +319,17 @@ class Tools:
 
         Jobs of others are refused.
         """
-        api = self._api(ctx)
         with _refusals():
-            me = await api.json(get("/api/me"))
-            if "submit" in me["scopes"]:  # Else the API refuses it, and says what is missing.
-                await self._refuse_others(api, me, job_id)
-            given = {"reason": reason, "interrupt": interrupt}
-            body = {name: value for name, value in given.items() if value is not None}
-            return results.of_job(await api.json(post(f"/api/jobs/{part(job_id)}/cancel", body)))
+            return await self.cancel_own(self._api(ctx), job_id, reason=reason, interrupt=interrupt)
+
+    async def cancel_own(self, api: Api, job_id: str, **given: Any) -> dict[str, Any]:
+        """Cancels the last job of a chain that the caller has submitted: a retry has an id of its own."""
+        me = await api.json(get("/api/me"))
+        if "submit" in me["scopes"]:  # Else the API refuses it, and says what is missing.
+            await self._refuse_others(api, me, job_id)
+        body = {name: value for name, value in given.items() if value is not None}
+        last = (await _last_of(api, job_id))["job_id"]
+        return results.of_job(await api.json(post(f"/api/jobs/{part(last)}/cancel", body)))
 
     async def _refuse_others(self, api: Api, me: results.Json, job_id: str) -> None:
         """Refuses jobs of others, also with a key that may cancel everything: agents err."""
@@ -355,6 +366,20 @@ class Tools:
         with _refusals():
             found = await self._api(ctx).json(get("/api/schedules", query))
         return results.page(map(results.of_schedule, found["items"]), _rest(found))
+
+    # What tasks share with the tools.
+
+    async def waited_for(self, api: Api, job_id: str) -> tuple[Any, bool]:
+        """Returns the last job of a chain, with its run, and whether nothing follows it."""
+        last = await _last_of(api, job_id)
+        return last, _has_ended(last)
+
+    async def said(self, api: Api, job: results.Json) -> str:
+        """Returns how far a job is, in words."""
+        return (await _progress(api, job))[1]
+
+    def api(self, request_context: Any) -> Api:
+        return self._connect(request_context)
 
     def _api(self, ctx: Context) -> Api:
         return self._connect(ctx.request_context)
@@ -395,7 +420,8 @@ async def _progress(api: Api, job: results.Json) -> tuple[float, str]:
     """Returns how far a job is, from 0 to 1, and a text."""
     run = job.get("run")
     if job["status"] != "RUNNING" or run is None:
-        return 0.0, f"{job['status']}, attempt {job['attempt']}"
+        asked = results.of_awaiting(job)
+        return 0.0, f"{job['status']}, attempt {job['attempt']}" + (f"; {asked}" if asked else "")
     progress = (await api.json(get(f"/api/job-runs/{part(run['run_id'])}"))).get("progress") or {}
     return float(progress.get("fraction") or 0), results.cut(progress.get("text") or "RUNNING", 200)
 

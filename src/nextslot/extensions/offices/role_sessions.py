@@ -226,9 +226,9 @@ class SessionHandler:
         try:
             role = self.role(await self._find_office(run.office_id), run.role or "")
         except Unavailable as error:
-            return Outcome.failed(FailureKind.SESSION_ERROR, f"the settings of its office could not be read: {error}")
+            return _not_begun(run, f"the settings of its office could not be read: {error}")
         if role is None:  # It had one when the job was submitted.
-            return Outcome.failed(FailureKind.SESSION_ERROR, f"the role {run.role!r} has no command any more")
+            return _not_begun(run, f"the role {run.role!r} has no command any more")
         run.log_cap = role.command.log_cap_bytes
         more = await _resumed(role, run)
         output = SessionOutput(run, role.session_id_pattern)
@@ -257,16 +257,24 @@ def with_own(role: RoleCommand | None, own: Mapping[str, Any] | None, base_dir: 
     return replace(role, command=replace(role.command, **changes, env={**role.command.env, **own.get("env", {})}))
 
 
+def _not_begun(run: RunContext, error: str) -> Outcome:
+    run.session_id = None  # So that the next attempt goes on with the one before.
+    return Outcome.failed(FailureKind.SESSION_ERROR, error)
+
+
 async def _resumed(role: RoleCommand, run: RunContext) -> tuple[str, ...]:
     """Returns the arguments by which the session of the attempt before goes on; none: it begins a new one."""
-    earlier = run.earlier_session
-    if not role.resume_args or earlier is None or earlier[1] not in role.resume_on or run.set_session is None:
+    if run.attempt == 1 or run.set_session is None or run.session_id is None:
         return ()
-    session_id, kind = earlier
+    earlier = run.earlier_session if role.resume_args else None
+    resumes = earlier is not None and earlier[1] in role.resume_on
+    session_id, kind = earlier if earlier is not None and resumes else (run.session_id, None)
     try:
         await run.set_session(session_id)  # Stored before it starts, so that the attempt after a crash finds it too.
     except Unavailable as error:
-        run.log.warning("a new session begins, because the id of the last one could not be stored: %s", error)
+        run.log.warning("a new session begins, because the id of its session could not be stored: %s", error)
+        return ()
+    if not resumes:
         return ()
     run.session_id = session_id
     run.log.info("the session %s goes on, after a failure of kind %s", session_id, kind)

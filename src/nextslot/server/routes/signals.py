@@ -1,9 +1,9 @@
 """Routes of signals: answer what a job waits for, list the answers; and the page of a signed link."""
 
 from html import escape
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import Query, Request, Response
+from fastapi import Request, Response
 from pydantic import Field
 
 from nextslot.domain import Scope
@@ -87,12 +87,10 @@ async def show_link(token: str, request: Request) -> Response:
 
 @signals.post("/signal/{token}", include_in_schema=False)
 @open_to_all
-async def use_link(
-    token: str, request: Request, given: Annotated[Literal["approve", "reject"], Query(alias="answer")]
-) -> Response:
+async def use_link(token: str, request: Request, answer: Literal["approve", "reject"]) -> Response:
     """Answers by a signed link, once. The audit log names the link."""
     try:
-        sent = await scheduler_for(request).signal_by_link(token, given)
+        sent = await scheduler_for(request).signal_by_link(token, answer)
     except NextslotError as error:
         return _page("Not answered", f"<p>{escape(str(error))}</p>", 409)
     signal = sent.signal

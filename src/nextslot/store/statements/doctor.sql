@@ -252,7 +252,7 @@ select max(seq) from events having count(*) > 0 and max(seq) - min(seq) + 1 <> c
 select jobs.job_id from jobs join (
     select job_id, sum(case when type = 'job_queued' then 1 else 0 end) as queued,
         sum(case when type = 'job_started' then 1 else 0 end) as started,
-        sum(case when type in ('job_completed', 'job_failed', 'job_timeout', 'job_skipped', 'job_cancelled')
+        sum(case when type in ('job_completed', 'job_failed', 'job_timeout', 'job_skipped', 'job_cancelled', 'job_parked')
             then 1 else 0 end) as ended
     from events where job_id is not null group by job_id) as told on told.job_id = jobs.job_id
 where told.queued > 1
@@ -269,7 +269,8 @@ order by job_id limit 100;
 -- told_in_disorder: jobs whose end was told before their start, or their start before they were queued
 select started.job_id from events started
 join events queued on queued.job_id = started.job_id and queued.type = 'job_queued'
-where started.type in ('job_started', 'job_completed', 'job_failed', 'job_timeout', 'job_skipped', 'job_cancelled')
+where started.type in ('job_started', 'job_completed', 'job_failed', 'job_timeout', 'job_skipped', 'job_cancelled',
+    'job_parked')
     and started.seq < queued.seq
 order by started.job_id limit 100;
 

@@ -46,7 +46,8 @@ select 1 from direct_executions where run_id = :run_id and status = 'RUNNING';
 select jobs.job_id, jobs.chain_id, jobs.retry_of, jobs.office_id, jobs.lane_id, jobs.stage, jobs.outcome, jobs.decision,
     jobs.retry_policy, runs.failure_kind, jobs.created_at, jobs.started_at, jobs.finished_at, jobs.scheduled_for,
     jobs.expires_at, jobs.unmet, jobs.is_due, jobs.is_turn, jobs.group_id, jobs.sequence, jobs.webhook is not null,
-    jobs.cancel_mode, runs.timeout_at, runs.run_id, runs.beside
+    jobs.cancel_mode, runs.timeout_at, runs.run_id, runs.beside, jobs.await_signal, jobs.is_awaiting, jobs.asked_at,
+    jobs.answer_by, jobs.worker_id, runs.park, runs.session_id
 from jobs left join runs on runs.job_id = jobs.job_id order by jobs.job_id;
 
 -- waits: which chains jobs still wait for
@@ -122,3 +123,9 @@ select runs.run_id, jobs.timeout_seconds from runs join jobs on jobs.job_id = ru
 where runs.status is null and jobs.stage = 'RUNNING' and jobs.finished_at is null and jobs.timeout_seconds is not null
 union all
 select run_id, timeout_seconds from direct_executions where status = 'RUNNING';
+
+-- signals: every answer
+select chain_id, name, number, job_id, answer, payload, sent_by, sent_at from signals order by chain_id, name, number;
+
+-- checkpoint: what a chain has left last
+select value from checkpoints where chain_id = :chain_id;

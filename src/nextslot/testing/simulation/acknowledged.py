@@ -60,7 +60,7 @@ class Acknowledged:
             Broken(LAW, f"{kind} {name}: {what} is {stored.get((kind, name, what))}, and {value} was acknowledged")
             for (kind, name, what), value in self._known.items()
             if stored.get((kind, name, what)) != value
-            and not (has_purged and kind == "job" and (kind, name, what) not in stored)
+            and not (has_purged and kind in ("job", "signal") and (kind, name, what) not in stored)
         ]
 
 
@@ -84,6 +84,9 @@ def _stored(tx: Tx) -> dict[Fact, object]:
         found["job", job.job_id, "is_cancelled"] = job.stage == "CANCELLED"
         found["job", job.job_id, "is_retried"] = job.decision == "retry"
         found["job", job.job_id, "cancel_mode"] = job.cancel_mode
+        found["job", job.job_id, "is_parked"] = job.park is not None
+    for signal in check_reads.signals(tx):
+        found["signal", f"{signal.chain_id} {signal.name} {signal.number}", "answer"] = signal.answer
     return found
 
 

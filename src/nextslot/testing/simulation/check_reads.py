@@ -78,6 +78,24 @@ class JobFacts(NamedTuple):
     timeout_at: int | None
     run_id: str | None
     beside: int | None
+    await_signal: str | None
+    is_awaiting: int
+    asked_at: int | None
+    answer_by: int | None
+    worker_id: str | None
+    park: str | None
+    session_id: str | None
+
+
+class StoredSignal(NamedTuple):
+    chain_id: str
+    name: str
+    number: int
+    job_id: str | None
+    answer: str
+    payload: str | None
+    sent_by: str
+    sent_at: int
 
 
 class Message(NamedTuple):
@@ -153,6 +171,15 @@ def is_under_way(tx: Tx, run_id: str) -> bool:
 
 def jobs(tx: Tx) -> dict[str, JobFacts]:
     return {row[0]: JobFacts(*row) for row in tx.rows("inspection.jobs")}
+
+
+def signals(tx: Tx) -> list[StoredSignal]:
+    return [StoredSignal(*row) for row in tx.rows("inspection.signals")]
+
+
+def checkpoint(tx: Tx, chain_id: str) -> Any:
+    row = tx.row("inspection.checkpoint", chain_id=chain_id)
+    return None if row is None else column_codec.loads(row[0])
 
 
 def waits(tx: Tx) -> list[tuple[str, str]]:

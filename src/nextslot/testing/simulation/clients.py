@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
-from nextslot.domain import Group, Job, NewJob, OnDependencyFailure
+from nextslot.domain import Actor, Group, Job, NewJob, OnDependencyFailure
 from nextslot.domain.filters import JobFilter, RunFilter
 from nextslot.domain.limits import Limits
+from nextslot.domain.request_context import RequestContext
 from nextslot.engine.retention import Keep
-from nextslot.errors import NextslotError, NotFound, Refused, Unavailable
+from nextslot.errors import Conflict, Forbidden, NextslotError, NotFound, Refused, Unavailable
 from nextslot.scheduler import Scheduler
 from nextslot.services.lists import _status as lists_status
 from nextslot.services.runtime_settings import ReloadableSettings
@@ -64,6 +65,8 @@ KEY_LIFETIME = 20 * 3600 * 1_000_000
 ANY_TIME = frozenset({"unavailable", "draining", "commit_unknown", "disk_low", "store"})
 # Errors that a valid request can get because another client was faster.
 OVERTAKEN = {
+    "answer": {"conflict", "forbidden", "not_found"},
+    "ask": {"already_dispatched", "already_finished", "not_found"},
     "cancel": {"already_finished"},
     "cancel_direct": {"conflict", "not_found"},
     "change": {"already_dispatched", "already_finished"},
@@ -72,6 +75,7 @@ OVERTAKEN = {
     "direct": {"slot_busy"},
     "hang_up": {"slot_busy"},
     "move": {"already_dispatched", "already_finished"},
+    "park": {"conflict", "not_found"},
     "redeliver": {"conflict"},
     "reorder": {"already_dispatched"},
     "rerun": {"illegal_transition"},
@@ -205,6 +209,111 @@ class Clients:
         if job.job_id not in self.jobs:
             self.jobs.append(job.job_id)
         return job.job_id[-12:]
+
+    # Signals.
+
+    async def _ask(self, chance: Random) -> str:
+        """Submits jobs that wait for somebody: alone, after another job, in a group."""
+        office, wait = chance.choice(OFFICES), self._wait_of(chance, "go")
+        kind = chance.random()
+        if kind < 0.25 and self.offices:
+            other = chance.choice(list(self.offices)[-30:])
+            new = self._new(chance, self.offices[other], depends_on=[other], await_signal=wait)
+            return self._got([await self.scheduler.submit(**vars_of(new))], [new])
+        if kind < 0.5:
+            wanted = [self._new(chance, office, await_signal=wait if number else None) for number in range(3)]
+            group, jobs = await self.scheduler.submit_group(wanted, chance.choice(("sequential", "parallel")), "skip")
+            self.groups.append(group.group_id)
+            return self._got(jobs, wanted)
+        new = self._new(chance, office, await_signal=wait)
+        job = await self.scheduler.submit(**vars_of(new))
+        said = self._got([job], [new])
+        if kind > 0.8:  # It asks now, if nothing else holds it back.
+            await self.scheduler.change(job.job_id, scheduled_for=self._now().after(chance.choice((-1.0, 60.0))))
+        return said
+
+    def _wait_of(self, chance: Random, name: str) -> dict[str, Any]:
+        return {
+            "name": name,
+            "deadline_seconds": chance.choice((None, 5.0, 60.0, 900.0)),
+            "on_deadline": chance.choice(("approve", "reject", "fail")),
+            "answered_by": chance.choice(([], [], ["ada"])),
+        }
+
+    async def _session(self, chance: Random) -> str:
+        """Submits a session that asks one to three questions in the middle of its work."""
+        params = {
+            "do": chance.choice(("ok", "ok", "fail", "quota")),
+            "seconds": chance.choice((0.0, 1.0, 20.0)),
+            "asks": chance.randint(1, 3),
+        }
+        policy = {"max_attempts": chance.choice((0, 3)), "base_delay_seconds": 1}
+        new = NewJob(job_type="session", params=params, office_id=chance.choice(OFFICES), retry_policy=policy)
+        return self._got([await self.scheduler.submit(**vars_of(new))])
+
+    async def _park(self, chance: Random) -> str:
+        """Parks what runs, as a program beside it would; often it is cancelled or answered at the same instant."""
+        running = await self.scheduler.running(chance.choice(OFFICES))
+        if not running:
+            return "nothing"
+        job = chance.choice(running)
+        run = await self.scheduler.run_of(job.job_id)
+        if run is None:
+            return "nothing"
+        park = self.scheduler.park(run.run_id, **self._wait_of(chance, chance.choice(("go", "on"))))
+        kind = chance.random()
+        if kind < 0.3:
+            await asyncio.gather(self._cancel_once(job.job_id, chance.choice((True, False))), park)
+        elif kind < 0.6:
+            await asyncio.gather(self._send(chance, job.job_id, "go"), park)
+        else:
+            await park
+            self.acknowledged.is_so(("job", job.job_id, "is_parked"), True)
+        return job.job_id[-12:]
+
+    async def _answer(self, chance: Random) -> str:
+        """Answers a wait: once, twice, in two ways at once; or one that is not there, or not any more."""
+        waiting = [job for office in OFFICES for job in await self.scheduler.queue(office) if job.awaiting is not None]
+        if not waiting or chance.random() < 0.15:
+            if not self.jobs:
+                return "nothing"
+            return await self._send(chance, chance.choice(self.jobs[-20:]), chance.choice(("go", "step 1")))
+        job = chance.choice(waiting)
+        assert job.awaiting is not None
+        name = str(job.awaiting["name"])
+        several = [self._send(chance, job.job_id, name) for _ in range(chance.choice((1, 1, 2, 3)))]
+        if chance.random() < 0.2:
+            several.append(self._cancel_once(job.job_id, None))
+        answers = await asyncio.gather(*several, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not (
+                isinstance(answer, NextslotError)
+                and answer.code in ("already_finished", *ANY_TIME, *OVERTAKEN["answer"])
+            ):
+                raise answer
+        return " ".join(answer if isinstance(answer, str) else type(answer).__name__ for answer in answers)
+
+    async def _send(self, chance: Random, job_id: str, name: str) -> str:
+        """Sends an answer, and often once more as after a lost connection: that must be the same one."""
+        answer, payload = chance.choice(("approve", "approve", "reject")), chance.choice((None, 1))
+        signal_id = f"signal-{chance.getrandbits(40)}" if chance.random() < 0.5 else None
+        actor = Actor(name=chance.choice(("ada", "bob")), key_id=None, action="test", target="test")
+        sender = self.scheduler.for_caller(RequestContext(actor=actor))
+        try:
+            sent = await sender.signal(job_id, name, payload, answer, signal_id)
+        except (Conflict, Forbidden):
+            return "refused"
+        signal = sent.signal
+        if (signal.answer, signal.payload) != (answer, payload):
+            self.broken.append(f"{job_id} was answered {answer} {payload}, and {signal} is stored")
+        fact = ("signal", f"{signal.chain_id} {signal.name} {signal.number}", "answer")
+        self.acknowledged.is_so(fact, str(signal.answer))
+        if signal_id is not None and chance.random() < 0.5:
+            await asyncio.sleep(chance.choice((0.0, 30.0)))
+            again = await sender.signal(job_id, name, payload, answer, signal_id)
+            if again.is_new or (again.signal.number, again.signal.answer) != (signal.number, signal.answer):
+                self.broken.append(f"the answer {signal_id} was sent twice, and counted twice: {again}")
+        return str(signal.answer)
 
     def _new(self, chance: Random, office: str | None = None, **more: Any) -> NewJob:
         doing = chance.choice(DOINGS)

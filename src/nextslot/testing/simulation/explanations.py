@@ -16,7 +16,9 @@ from .broken import Broken
 from .check_reads import JobFacts
 
 # The reasons that this module finds independently.
-COMPARED = frozenset({"paused", "dependencies", "group_turn", "not_before", "direct_waiting", "limit_full", "ahead"})
+COMPARED = frozenset(
+    {"paused", "signal", "dependencies", "group_turn", "not_before", "direct_waiting", "limit_full", "ahead"}
+)
 
 
 def explained_wrongly(scheduler: Scheduler, tx: Tx, job_id: str) -> Iterator[Broken]:
@@ -54,8 +56,10 @@ def _reasons(tx: Tx, job: JobFacts) -> Iterator[tuple[str, str]]:
             or (scope == "resource" and name in lane.resources)
         ):
             yield "paused", f"{scope} {name}"
-    if job.unmet:
-        yield "dependencies", str(job.unmet)
+    if job.is_awaiting:
+        yield "signal", ""
+    if job.unmet > job.is_awaiting:
+        yield "dependencies", str(job.unmet - job.is_awaiting)
     if not job.is_turn:
         yield "group_turn", ""
     if not job.is_due:

@@ -32,7 +32,7 @@ SECOND = 1_000_000
 MINUTE = 60 * SECOND
 NOT_RETRIED = {"cancelled", "git_conflict", "permission", "dependency", "invalid"}
 AT_ONCE = {"crash", "interrupted"}
-ENDS = {"job_completed", "job_failed", "job_timeout", "job_skipped", "job_cancelled"}
+ENDS = {"job_completed", "job_failed", "job_timeout", "job_skipped", "job_cancelled", "job_parked"}
 # No retry policy of the clients allows more, and clients rarely retry by hand in addition.
 LONGEST_CHAIN = 30
 # Clocks do not treat a smaller difference as a step (clock.py), so a timeout may be wrong by this much.
@@ -429,6 +429,9 @@ def _stuck_without_reason(tx: Tx, facts: dict[str, JobFacts], stuck: dict[str, J
     for job in stuck.values():
         if not job.is_due or (job.expires_at is not None and job.expires_at < now):
             yield Broken(law, f"job {job.job_id} was due at {job.scheduled_for}, or expired at {job.expires_at}")
+        elif job.is_awaiting and job.unmet == 1:
+            if job.answer_by is not None or (job.is_turn and job.asked_at is None):
+                yield Broken(law, f"job {job.job_id} waits for an answer by {job.answer_by}, asked at {job.asked_at}")
         elif job.unmet:
             open_ = [chain_id for job_id, chain_id in waits if job_id == job.job_id]
             if not any(ends[chain_id].job_id in stuck or ends[chain_id].outcome not in SUCCEEDED for chain_id in open_):
@@ -472,6 +475,10 @@ def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
         policy = json.loads(job.retry_policy)
         number, most = _counted(kinds), policy["max_attempts"]
         kind = kinds[-1]
+        if kind == "parked":
+            if (job.decision == "retry") != (job.cancel_mode is None):
+                yield Broken("a parked session goes on", f"{job.job_id}: {job.decision}")
+            continue
         is_allowed = kind == "quota" or policy["retry_on"] is None or kind in policy["retry_on"]
         may = kind not in NOT_RETRIED and is_allowed
         is_culprit = kind == "crash" and _lone_crashes(facts, job) >= 2
@@ -506,13 +513,13 @@ def _lone_crashes(facts: dict[str, JobFacts], job: JobFacts) -> int:
 
 
 def _counted(kinds: list[str]) -> int:
-    """Counts the failures that use up retries. A used-up quota does not, and neither do the first four interruptions in
-    a row.
+    """Counts the failures that use up retries. A used-up quota does not, nor a parked session, nor the first four
+    interruptions in a row.
     """
     counted = streak = 0
     for kind in kinds:
         streak = streak + 1 if kind == "interrupted" else 0
-        counted += kind != "quota" and (streak == 0 or streak > 4)
+        counted += kind not in ("quota", "parked") and (streak == 0 or streak > 4)
     return counted
 
 
@@ -576,7 +583,8 @@ def undelivered(tx: Tx, received: set[str], seen: set[str], has_purged: bool) ->
         yield Broken("no delivery is lost", delivery_id)
     own = Counter(message.job_id for message in messages.values() if message.is_own)
     for job in check_reads.jobs(tx).values():
-        if job.has_webhook and job.outcome is not None and job.stage != "CANCELLED" and not own[job.job_id]:
+        is_told = job.outcome is not None and job.stage != "CANCELLED" and job.failure_kind != "parked"
+        if job.has_webhook and is_told and not own[job.job_id]:
             yield Broken("the end of a run is sent to its webhook", job.job_id)
 
 

@@ -50,6 +50,9 @@ _CLIENTS = {
     "wrong": 2,
     "reload": 2,
 }
+# A third of all histories has people and programs that are asked; these come between the other actions, which stay.
+_ASKING = {"ask": 4, "session": 5, "answer": 9, "park": 4}
+_ASKING_EVERY, _ASKING_SHARE = 3, 0.35
 # A tenth of all histories cover more than a day; in them ended jobs are purged, on request and daily.
 _PURGE_EVERY, _LONG_PAUSE = 10, 100_000.0
 # The relative frequency of faults.
@@ -98,10 +101,23 @@ def make(seed: int, length: int = LENGTH) -> list[Action]:
         kinds = _FAULTS if has_faults and chance.random() < faults else _CLIENTS
         kind = chance.choices(list(kinds), list(kinds.values()))[0]
         made.append(Action(kind, chance.getrandbits(32), _pause(chance)))
+    if seed % _ASKING_EVERY == 1:
+        made = _with_questions(made, random.Random(f"asking {seed}"))
     if seed % _PURGE_EVERY == 3:
         at = chance.randrange(length // 2, length)
         made[at:at] = [Action("wait", 0, _LONG_PAUSE), Action("purge", chance.getrandbits(32), 0.0)]
     return made
+
+
+def _with_questions(made: list[Action], chance: random.Random) -> list[Action]:
+    """Puts actions of sessions and of those who answer between the others."""
+    both: list[Action] = []
+    for action in made:
+        while chance.random() < _ASKING_SHARE:
+            kind = chance.choices(list(_ASKING), list(_ASKING.values()))[0]
+            both.append(Action(kind, chance.getrandbits(32), _pause(chance)))
+        both.append(action)
+    return both
 
 
 def _pause(chance: random.Random) -> float:

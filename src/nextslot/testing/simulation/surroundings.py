@@ -10,9 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from nextslot.domain import FailureKind
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
+from nextslot.errors import NextslotError
 from nextslot.executors.run_context import Fail, QuotaExceeded, RunContext, Skip
 from nextslot.scheduler import Scheduler
+from nextslot.store.contract import Tx
+
+from . import signal_oracle
 
 T = TypeVar("T")
 
@@ -45,6 +50,9 @@ class Witness:
         self.is_exact = True
         self.broken: list[str] = []
         self.is_under_way: Callable[[str], bool] = lambda run_id: True
+        self.sessions = signal_oracle.Sessions()
+        # Calls a function with a transaction that reads the store as it is now.
+        self.read: Callable[[Callable[[Tx], Any]], Any] = lambda work: None
 
     def begins(self, run: RunContext) -> None:
         if run.run_id in self.began:
@@ -111,6 +119,17 @@ def register(scheduler: Scheduler, witness: Witness) -> None:
             raise Fail("simulated failure: fail")
         return {"attempt": run.attempt}
 
+    async def session(run: RunContext, do: str = "ok", seconds: float = 1.0, times: int = 1, asks: int = 1) -> Any:
+        witness.begins(run)
+        try:
+            await _session(run, witness.sessions, witness.read, seconds, asks)
+        finally:
+            witness.ends(run, do)
+        if do != "ok" and run.attempt <= times:
+            raise Fail(f"simulated failure: {do}", do)
+        return {"attempt": run.attempt}
+
+    scheduler.job_types.register("session", session, has_session=True)
     scheduler.job_type("work")(work)
     scheduler.job_type("thread")(work_in_thread)
     scheduler.job_type("render", resources={"gpu": 1})(work)
@@ -122,6 +141,43 @@ def _needs(params: Mapping[str, Any]) -> dict[str, int]:
     job.
     """
     return {"disk": 1} if params.get("seconds", 0) > 1 else {}
+
+
+async def _session(
+    run: RunContext, sessions: signal_oracle.Sessions, read: Callable[..., Any], seconds: float, asks: int
+) -> None:
+    """Goes on with the session before if it may, and asks its questions in turn; before each it leaves a checkpoint."""
+    chain_id = read(lambda tx: sessions.begins(run, tx))
+    assert run.set_session is not None
+    earlier = run.earlier_session
+    resumes = earlier is not None and earlier[1] in (FailureKind.PARKED, FailureKind.CRASH, FailureKind.INTERRUPTED)
+    name = earlier[0] if earlier is not None and resumes else run.session_id
+    sessions.names.pop(chain_id, None)  # Until the answer comes, either may be stored.
+    await run.set_session(name or "")
+    run.session_id = sessions.names[chain_id] = name or ""
+    for number in range(1, asks + 1):
+        if f"step {number}" in run.signals:
+            continue
+        await asyncio.sleep(seconds)
+        await _leave(run, sessions, chain_id)
+        if number % 2:
+            run.park(f"step {number}", question="Go on?", deadline_seconds=600.0, on_deadline="approve")
+        run.park(f"step {number}", answered_by=["ada"], deadline_seconds=60.0)
+    if asks % 2:
+        await _leave(run, sessions, chain_id)
+    else:  # The end of its run must not overtake it.
+        number = sessions.left[chain_id] = sessions.left[chain_id] + 1
+        run.checkpoint(signal_oracle.content(number))
+
+
+async def _leave(run: RunContext, sessions: signal_oracle.Sessions, chain_id: str) -> None:
+    """Leaves the next checkpoint; one that could not be stored is not acknowledged."""
+    number = sessions.left[chain_id] = sessions.left[chain_id] + 1
+    try:
+        await run.checkpoint(signal_oracle.content(number))
+    except NextslotError:
+        return
+    sessions.kept[chain_id] = max(number, sessions.kept.get(chain_id, 0))
 
 
 async def _reporting(run: RunContext, seconds: float) -> None:

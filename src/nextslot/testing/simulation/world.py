@@ -34,7 +34,7 @@ from nextslot.testing.faulty_disk import (
     salvage,
 )
 
-from . import check_reads, explanations, oracles, settings_oracle
+from . import check_reads, explanations, oracles, settings_oracle, signal_oracle
 from .broken import Broken
 from .clients import Clients, retried
 from .oracles import Watch
@@ -134,6 +134,7 @@ class World:
         self._node_running = self._fate.choice((0, 0, 4))
         self._threads = SlowThreads(seed)
         self._watch = Watch(STARVATION_AFTER_SECONDS, self._limits, self._node_running)
+        self._answers = signal_oracle.Answers()
         self._clients = clients(self._clock.wall, self._endpoints)
         self._followers = self._clients.followers
         self._clients.orders = self._watch.orders
@@ -282,6 +283,7 @@ class World:
     def _opened(self, store: FaultyStore) -> None:
         """Checks the reopened store before recovery has changed it."""
         self._witness.is_under_way = lambda run_id: store.inspect(lambda tx: check_reads.is_under_way(tx, run_id))
+        self._witness.read = store.inspect
         broken = store.inspect(lambda tx: self._watch.reopened(tx, self._clients.has_purged))
         store.turns = lambda: self._fate.choice((0, 0, 1, 4))
         if self._next_dies_in is not None:
@@ -427,16 +429,22 @@ class World:
         self._refuse(
             [Broken("no job runs twice, and nothing runs that is not stored", how) for how in self._witness.broken]
         )
+        self._refuse([Broken("a session goes on where it was", how) for how in self._witness.sessions.broken])
         self._refuse([Broken("clients are answered rightly", how) for how in self._clients.broken])
         self._refuse([Broken("webhooks are what their receivers expect", how) for how in self._endpoints.broken])
         self._refuse(self._followers.broken)
         store = self._scheduler.faulty_store
         if store is not None:
             self._check_answers(store)
+        if store is not None:
+            has_purged = self._clients.has_purged
+            self._refuse(store.inspect(lambda tx: list(self._answers.look(tx, has_purged))))
+            self._refuse(store.inspect(lambda tx: list(signal_oracle.not_parked(tx))))
         if store is not None and self._is_calm(store):
             facts, now = store.inspect(check_reads.jobs), self._clock.now()
             interruptible = self._witness.began.keys() - self._witness.stubborn
             self._refuse(list(settings_oracle.late(facts, now, interruptible)))
+            self._refuse(store.inspect(lambda tx: list(signal_oracle.unanswered(tx, now))))
             at, elapsed = asyncio.get_running_loop().time(), self._watch.elapsed
             self._refuse(store.inspect(lambda tx: list(elapsed.late(tx, at, interruptible))))
             idle, interrupted_at = self._endpoints.idle_seconds(), self._watch.interrupted_at
