@@ -109,6 +109,7 @@ class Lifespan(Services):
             await self._watch_devices()
             await self.process()
             await self._prepare()
+            await runtime.inbox.look()
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
             if self._store is store:
