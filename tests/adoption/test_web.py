@@ -20,7 +20,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from nextslot import AsyncSubmitter, Client, Submitter
+from nextslot import AsyncSubmitter, Client, Scheduler, Submitter
 from nextslot.errors import Invalid, StoreError, Unavailable
 from tests import databases
 from tests.serving import serving
@@ -157,7 +157,7 @@ async def test_on_an_event_loop_it_is_awaited(tmp_path: Path) -> None:
 
 
 def test_the_workers_of_a_web_application_share_one_scheduler(tmp_path: Path) -> None:
-    with serving(tmp_path, prepare=lambda scheduler: scheduler.job_type("pack")(pack) and None) as server:
+    with serving(tmp_path, prepare=packing) as server:
         port = free_port()
         command = [sys.executable, "-m", "uvicorn", "--app-dir", WEB, "app:app", "--workers", "2", "--port", str(port)]
         workers = subprocess.Popen(
@@ -175,6 +175,10 @@ def test_the_workers_of_a_web_application_share_one_scheduler(tmp_path: Path) ->
 
         assert [one.result for one in ended] == [f"order {number} is packed" for number in range(60)]
         assert len({one["worker"] for one in answers}) == 2
+
+
+def packing(scheduler: Scheduler) -> None:
+    scheduler.job_type("pack")(pack)
 
 
 def pack(order: int) -> str:
