@@ -69,7 +69,8 @@ def alerts() -> str:
         rule["labels"] = {"severity": severity}
         rule["annotations"] = {"summary": sentence}
     head = "# Made by scripts/make_monitoring.py from docs/operations.md.\n"
-    return head + yaml.safe_dump(found, sort_keys=False, width=1000, allow_unicode=True)
+    text: str = yaml.safe_dump(found, sort_keys=False, width=1000, allow_unicode=True)
+    return head + text
 
 
 def dashboard() -> str:

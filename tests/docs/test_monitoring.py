@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard: made of the docs, about metrics that there are, and tried by Prometheus' own tool."""
+"""The alert rules and the dashboard: made of the docs, about metrics that there are, tried by Prometheus' own tool."""
 
 import json
 import os
