@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site: links of docs/ to other files of the repository lead to copies of them."""
+"""What mkdocs calls while it builds the site: links of docs/ to other files of the repository lead to copies."""
 
 import re
 from pathlib import Path

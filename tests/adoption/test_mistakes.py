@@ -9,7 +9,6 @@ import re
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -134,13 +133,8 @@ def test_a_message_ends_no_thought_in_an_internal_error() -> None:
     assert [word for word in internals if word in PAGE.read_text()] == []
 
 
-HEAD = """# Mistakes and their messages
-
-This page lists mistakes that are easily made, each with the message that it gets. A message says where the problem is, what it is, and what to do. In Python it is an exception of `nextslot.errors`; over HTTP it is the `detail` of a [problem](reference.md#errors) with a status of 4xx; at a terminal it is a line on stderr, and the exit code is 1. Tests make each of these mistakes.
-"""
-
 if __name__ == "__main__":
-    parts = [HEAD]
+    parts = [PAGE.read_text().partition("\n## ")[0]]
     for name, mistakes in SECTIONS.items():
         lines = "\n".join(row(name, code) for code in mistakes)
         parts.append(f"\n## {name}\n\n| you write | you read |\n|---|---|\n{lines}\n")
