@@ -65,6 +65,12 @@ prepare_javascript() {
     command -v npm >/dev/null || install npm "tests of the gateway's JavaScript client need"
 }
 
+# Prometheus' own tool, which tries the alert rules.
+prepare_monitoring() {
+    [[ "${CI:-}" == true ]] || return 0  # On a laptop, those tests are skipped.
+    command -v promtool >/dev/null || install prometheus "tests of the alert rules need"
+}
+
 prepare_sandbox() {
     command -v bwrap >/dev/null || install bubblewrap "sandboxes of commands need"
 }

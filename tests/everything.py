@@ -18,6 +18,7 @@ from nextslot import (
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.store.tables import aliases
 from nextslot.testing import Mailbox
+from tests import databases
 from tests.support import named, new_scheduler
 
 HOOK = "http://example.com/hook"
@@ -38,6 +39,10 @@ def make(directory: Path) -> None:
         await testing.crash(scheduler)
 
     testing.run(body())
+    with contextlib.closing(databases.plain(directory)) as connection:
+        connection.execute(
+            "insert into inbox values ('01890000-0000-7000-8000-000000000000', 'work', '{}', '{}', 'a', 1)"
+        )
 
 
 def _handlers(scheduler: Scheduler) -> None:

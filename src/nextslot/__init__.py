@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from .domain import Direct, Event, FailureKind, Group, Job, JobStatus, NewJob, Office, Reservation, RetryPolicy, Run
     from .errors import NextslotError
     from .scheduler import Ended, Scheduler
+    from .submitter import AsyncSubmitter, Submitter, enqueue
 
 __all__ = [
-    "AsyncClient", "Client", "ConcurrencyPolicy", "Direct", "Ended", "Event", "Fail", "FailureKind", "Group", "Instant",
-    "Job", "JobStatus", "Limits", "NewDirect", "NewJob", "NextslotError", "Office", "QuotaExceeded", "Reservation",
-    "RetryPolicy", "Run", "RunContext", "Scheduler", "Skip", "Update",
+    "AsyncClient", "AsyncSubmitter", "Client", "ConcurrencyPolicy", "Direct", "Ended", "Event", "Fail", "FailureKind",
+    "Group", "Instant", "Job", "JobStatus", "Limits", "NewDirect", "NewJob", "NextslotError", "Office", "QuotaExceeded",
+    "Reservation", "RetryPolicy", "Run", "RunContext", "Scheduler", "Skip", "Submitter", "Update", "enqueue",
 ]  # fmt: skip
 
 _HOMES = {
     "AsyncClient": "client",
+    "AsyncSubmitter": "submitter",
+    "Submitter": "submitter",
+    "enqueue": "submitter",
     "Client": "client",
     "Instant": "system.instant",
     "NewDirect": "engine.direct.direct_requests",

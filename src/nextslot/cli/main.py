@@ -3,8 +3,10 @@
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from nextslot.errors import NextslotError, NotFound
 from nextslot.extension_api import find_all
@@ -26,8 +28,41 @@ from .commands import (
 )
 from .session import before_the_command
 
+# The commands of the help, by what people do with them; commands of extensions come last.
+SECTIONS = {
+    "Jobs": ("submit", "run", "wait", "ls", "show", "why", "log", "cat", "cancel", "retry", "rerun", "move", "change",
+             "signal", "approve", "reject"),
+    "Watch": ("top", "status", "stats", "events", "audit", "types"),
+    "What comes when": ("queue", "schedule", "template", "group"),
+    "Settings": ("office", "webhook", "key", "quota", "node", "config"),
+    "The server and its data": ("serve", "doctor", "backup", "restore", "export", "import", "migrate", "purge"),
+}  # fmt: skip
+EXAMPLES = """Examples:
+  nextslot serve                                   start a server in this directory
+  nextslot submit thumbnail path=a.png --wait      submit a job, wait for it
+  nextslot ls --filter status=failed               which jobs have failed?
+  nextslot why 4fe1                                why does it not run?
+  nextslot submit report --at +2h                  not before two hours from now
+  nextslot cancel --filter type=thumbnail          cancel many"""
+
+
+class Sections(TyperGroup):
+    """Shows the commands in sections, and examples at the end."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        left = {name: self.commands[name] for name in self.list_commands(ctx)}
+        parts = {title: [(name, left.pop(name)) for name in names if name in left] for title, names in SECTIONS.items()}
+        for title, commands in (*parts.items(), ("More", list(left.items()))):
+            with formatter.section(title):
+                formatter.write_dl([(name, one.get_short_help_str(60)) for name, one in commands])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(f"\n{EXAMPLES}\n")
+
+
 app = typer.Typer(
     name="nextslot",
+    cls=Sections,
     help="A durable job scheduler: submit, watch and manage jobs on a running server, or start one.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from . import completing
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 # Of a server.
@@ -29,8 +31,9 @@ Cursor = Annotated[str | None, typer.Option(help="The next page: the cursor that
 Count = Annotated[int, typer.Option("--count", "-n", min=1, max=500, help="How many to show.")]
 
 # Of jobs.
-Type = Annotated[str, typer.Argument(metavar="TYPE", help="The job type.", show_default=False)]
-OptionalType = Annotated[str | None, typer.Argument(metavar="TYPE", help="The job type.", show_default=False)]
+_TYPE = typer.Argument(metavar="TYPE", help="The job type.", show_default=False, autocompletion=completing.job_types)
+Type = Annotated[str, _TYPE]
+OptionalType = Annotated[str | None, _TYPE]
 Webhook = Annotated[str | None, typer.Option(metavar="URL", help="Send a message there when a run ends.")]
 WebhookFormat = Annotated[str | None, typer.Option(help="The form of the message: slack, discord or ntfy.")]
 Retries = Annotated[int | None, typer.Option(min=0, help="At most so many automatic retries; 0 is none.")]
@@ -40,17 +43,31 @@ Params = Annotated[
     typer.Argument(metavar="KEY=VALUE", help="Parameters: key=value, key:=json, key=@file, @file.json."),
 ]
 JobId = Annotated[
-    str, typer.Argument(metavar="ID", help="The job's id, or the beginning or end of it.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The job's id, or the beginning or end of it.",
+        show_default=False,
+        autocompletion=completing.job_ids,
+    ),
 ]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The jobs' ids, or beginnings or ends of them.")]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ID", help="The jobs' ids, or beginnings or ends of them.", autocompletion=completing.job_ids
+    ),
+]
 Priority = Annotated[int | None, typer.Option(help="Higher runs first; default 0.")]
 Title = Annotated[str | None, typer.Option(help="A title for people.")]
 NotBefore = Annotated[
     str | None, typer.Option("--at", metavar="TIME", help="Start no earlier than this time: RFC 3339, or +2h.")
 ]
-Office = Annotated[str | None, typer.Option("--office", help="The office.")]
-OneOffice = Annotated[str, typer.Option("--office", help="The office.")]
-Filter = Annotated[list[str] | None, typer.Option("--filter", metavar="NAME=VALUE", help="Select jobs by a filter.")]
+Office = Annotated[str | None, typer.Option("--office", help="The office.", autocompletion=completing.offices)]
+OneOffice = Annotated[str, typer.Option("--office", help="The office.", autocompletion=completing.offices)]
+Filter = Annotated[
+    list[str] | None,
+    typer.Option("--filter", metavar="NAME=VALUE", help="Select jobs by a filter.", autocompletion=completing.filters),
+]
 Everything = Annotated[bool, typer.Option("--all", help="Select every job.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Reason = Annotated[str | None, typer.Option(help="The reason.")]

@@ -44,6 +44,7 @@ from nextslot.engine.settings.key_ring import KeyRing
 from nextslot.engine.settings.office_settings import OfficeSettings
 from nextslot.engine.settings.stored_bytes import StoredBytes
 from nextslot.engine.signals.signals import Signals
+from nextslot.engine.submit.inbox import Inbox
 from nextslot.engine.submit.intake import Intake
 from nextslot.engine.submit.past_work import PastWork
 from nextslot.engine.submit.queue_order import QueueManager
@@ -56,6 +57,7 @@ from nextslot.executors.shared_run_files import SharedRunFiles
 from nextslot.executors.threads import Threads
 from nextslot.services.files_of_nodes import FilesOfNodes
 from nextslot.services.forecast import ForecastService
+from nextslot.services.inbox import InboxService
 from nextslot.services.runtime_settings import SettingsService
 from nextslot.services.unit_of_work import UnitOfWork
 from nextslot.store.contract import Tx
@@ -166,6 +168,7 @@ class Runtime:
             access, self.offices, self.dispatcher, self.intake, self.direct, self.webhooks, self.executor
         )
         self.waiters = Waiters(access, self.events)
+        self.inbox = InboxService(access, Inbox(engine, self.intake, self.queue, self.past, self.finisher))
         self.cluster = self._new_cluster(lease, address)
         self.readiness = Readiness(access, given.disk, workers.node)
         self.forecasts = ForecastService(
@@ -189,6 +192,7 @@ class Runtime:
             self.events,
             self.keys,
             self.waiters,
+            self.inbox,
             self.job_types,
             self.clock_steps,
         )

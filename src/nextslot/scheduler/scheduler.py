@@ -96,6 +96,7 @@ class Scheduler(Lifespan):
     ) -> None:
         name, units = node or default_node(url), node_resources or {}
         place = Path(data) if data is not None else data_directory(url)
+        is_in_real_time = clock is None
         clock = clock or (SharedClock() if is_shared(url) else SystemClock())
         self.meters: Meters = meters or Meters()
         self.tracer: Tracer = tracer or Tracer()
@@ -137,7 +138,7 @@ class Scheduler(Lifespan):
             vitals=runtime.watchdog,
             now=clock.now,
         )
-        super().__init__(opening, runtime, access, shutdown_grace_seconds)
+        super().__init__(opening, runtime, access, shutdown_grace_seconds, is_in_real_time)
         # How many jobs of the office `default` run at once; None: as stored, which is 1 at first.
         self._concurrency, self._limits = _checked(concurrency), limits
         # Templates and schedules that each start puts.

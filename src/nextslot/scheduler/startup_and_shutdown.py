@@ -62,8 +62,10 @@ class Lifespan(Services):
         runtime: Runtime,
         access: UnitOfWork,
         shutdown_grace_seconds: float | None,
+        is_in_real_time: bool = True,
     ) -> None:
         super().__init__(runtime, access, {})
+        self._is_in_real_time = is_in_real_time
         self._open_store = open_store
         self._gate = access.gate
         self._cluster = runtime.cluster
@@ -108,6 +110,7 @@ class Lifespan(Services):
             await self._watch_devices()
             await self.process()
             await self._prepare()
+            await runtime.inbox.look()
         except BaseException:
             # Else the database would stay locked, with nobody to stop.
             if self._store is store:
@@ -127,11 +130,15 @@ class Lifespan(Services):
             await self._crash()
 
     def _be_watched(self, store: Store) -> None:
-        """Watches the event loop if other nodes share the database: this node's lease depends on its responses."""
+        """Watches the event loop: this node's lease depends on its responses if other nodes share the database; else
+        the log says which handler blocks it. On a clock that tests have given, nothing is watched.
+        """
         if store.is_shared:
             self._watching.enter_context(self._runtime.watchdog.watching())
             self._runtime.job_types.guardians.use_heartbeat_file(self._runtime.watchdog.heartbeat.fd)
             self._watching.callback(self._runtime.job_types.guardians.use_heartbeat_file, None)
+        elif self._is_in_real_time:
+            self._watching.enter_context(self._runtime.watchdog.watching(with_sidecar=False))
 
     async def _watch_devices(self) -> None:
         """Notices processes of others on the named devices of this node, if it has any."""

@@ -30,7 +30,7 @@ ALL = 1_000_000_000
 # A topic that only the lease sends: look for nodes whose lease has expired.
 LOST = "lost"
 # The topics by which nodes notify each other after a commit.
-TOPICS = ("work", "stop", "timer", "deliveries", "callers", "settings", "nodes", "events")
+TOPICS = ("work", "stop", "timer", "deliveries", "callers", "settings", "nodes", "events", "inbox")
 # How long a stored write shows that the next one will succeed, and how long a failed write shows the opposite.
 STORED_HOLDS_US = 30_000_000
 FAILED_HOLDS_US = 5_000_000

@@ -10,7 +10,8 @@ dialect's words, and in which an invariant is written once, as
 
     rule NAME before update of COLUMNS on TABLE refuse 'MESSAGE' when CONDITION;
 
-which becomes a trigger in the form of each database; `drop rule NAME on TABLE;` removes it again.
+which becomes a trigger in the form of each database; `drop rule NAME on TABLE;` removes it again. A statement that
+begins with `on postgres` is for PostgreSQL alone.
 """
 
 import re
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +33,9 @@ _RULE = re.compile(
     re.DOTALL,
 )
 _DROPPED = re.compile(r"^drop rule (\w+) on (\w+)$")
+# The end of a statement; a semicolon in a text between dollar signs is not one.
+_END = re.compile(r"(\$\w+\$).*?\1|;[ \t]*$", re.DOTALL | re.MULTILINE)
+_ON_POSTGRES = "on postgres "
 _NUMBERED = re.compile(r"create table (\w+) \(\s*(\w+) \{serial\}")
 _TEXT_COLUMN = re.compile(r"^(\s*(?:alter table \w+ add column )?\w+) text\b", re.MULTILINE)
 
@@ -224,6 +229,8 @@ def rules() -> frozenset[str]:
 def for_sqlite(schema: str) -> Iterator[str]:
     """Yields the statements of a schema file for SQLite."""
     for statement in _split(schema):
+        if statement.startswith(_ON_POSTGRES):
+            continue
         spelled = _spelled(statement, SQLITE_WORDS)
         if spelled.startswith("rule "):
             yield _sqlite_trigger(_rule(spelled))
@@ -237,7 +244,7 @@ def for_sqlite(schema: str) -> Iterator[str]:
 def for_postgres(schema: str) -> Iterator[str]:
     """Yields the statements of a schema file for PostgreSQL."""
     for statement in _split(schema):
-        spelled = _spelled(statement, POSTGRES_WORDS)
+        spelled = _spelled(statement.removeprefix(_ON_POSTGRES), POSTGRES_WORDS)
         if numbered := _NUMBERED.match(spelled):
             # Not a sequence of the server, since a rollback would leave a permanent gap. Only one writer runs at a
             # time.
@@ -266,9 +273,10 @@ def _spelled(statement: str, words: Mapping[str, str]) -> str:
 def _split(schema: str) -> Iterator[str]:
     """Splits a schema at semicolons at the end of a line, and drops comment lines."""
     text = "\n".join(line for line in schema.splitlines() if not line.lstrip().startswith("--"))
-    for statement in re.split(r";\s*$", text, flags=re.MULTILINE):
-        if statement.strip():
-            yield statement.strip()
+    ends = [end.span() for end in _END.finditer(text) if end[0].startswith(";")]
+    for (_, begin), (end, _) in pairwise([(0, 0), *ends, (len(text), len(text))]):
+        if statement := text[begin:end].strip():
+            yield statement
 
 
 def _rule(rule: str) -> re.Match[str]:

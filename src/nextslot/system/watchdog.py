@@ -52,11 +52,13 @@ class Watchdog:
         return self._sidecar
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watches the running loop until the last caller has left this context."""
+    def watching(self, *, with_sidecar: bool = True) -> Iterator[None]:
+        """Watches the running loop until the last caller has left this context. The first caller decides whether there
+        is a sidecar: a scheduler inside another program, with a database of its own, needs only the reports.
+        """
         self._holders += 1
         if self._holders == 1:
-            self._start(asyncio.get_running_loop())
+            self._start(asyncio.get_running_loop(), with_sidecar)
         try:
             yield
         finally:
@@ -64,9 +66,9 @@ class Watchdog:
             if self._holders == 0:
                 self._stop()
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _start(self, loop: asyncio.AbstractEventLoop, with_sidecar: bool) -> None:
         self._heartbeat = SharedHeartbeat()
-        self._sidecar = Sidecar(self._heartbeat)
+        self._sidecar = Sidecar(self._heartbeat) if with_sidecar else None
         self._is_over = threading.Event()
         self._beat(loop, self._heartbeat)
         watch = _Watch(loop, self._heartbeat, self._sidecar, self._is_over, self._meters.blocked)
@@ -83,7 +85,8 @@ class Watchdog:
             self._timer.cancel()
         if self._thread is not None:
             self._thread.join()
-        self.sidecar.close()
+        if self._sidecar is not None:
+            self._sidecar.close()
         self.heartbeat.close()
         self._heartbeat = self._sidecar = self._thread = self._timer = None
 
@@ -95,7 +98,7 @@ class _Watch:
         self,
         loop: asyncio.AbstractEventLoop,
         heartbeat: SharedHeartbeat,
-        sidecar: Sidecar,
+        sidecar: Sidecar | None,
         is_over: threading.Event,
         blocked: Callable[[float], None],
     ) -> None:
@@ -113,7 +116,8 @@ class _Watch:
         while not self._is_over.wait(BEAT_SECONDS):
             self._check(now() - checked_at - BEAT_SECONDS)
             checked_at = now()
-            self._sidecar.check()
+            if self._sidecar is not None:
+                self._sidecar.check()
 
     def _check(self, own_delay: float) -> None:
         beat_at = self._heartbeat.beat_at

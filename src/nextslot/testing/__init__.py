@@ -1,5 +1,6 @@
 """Helpers for tests of programs that use nextslot: virtual time, seeded ids, a mailbox for webhooks."""
 
+from .driver import VirtualTime
 from .virtual_time import (
     BEGINNING,
     Mailbox,
@@ -15,6 +16,6 @@ from .virtual_time import (
 )
 
 __all__ = [
-    "BEGINNING", "Mailbox", "Message", "NothingLeftToWaitFor", "SeededChance", "VirtualClock", "VirtualLoop", "crash",
-    "run", "scheduler", "settled",
+    "BEGINNING", "Mailbox", "Message", "NothingLeftToWaitFor", "SeededChance", "VirtualClock", "VirtualLoop",
+    "VirtualTime", "crash", "run", "scheduler", "settled",
 ]  # fmt: skip

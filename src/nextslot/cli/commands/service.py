@@ -38,12 +38,20 @@ def serve(
     node: Annotated[
         str | None, typer.Option(metavar="NAME", help="This node's name, where several nodes share the database.")
     ] = None,
+    reload: Annotated[
+        bool, typer.Option(help="For development: start again after each change of a .py or .toml file.")
+    ] = False,
 ) -> None:
     """Start a server.
 
     Ctrl-C stops it after running work has finished; a second Ctrl-C interrupts that work.
     """
     data.mkdir(parents=True, exist_ok=True)
+    if reload:
+        from nextslot.cli import reloading
+
+        options = {"data": data, "config": config, "host": host, "port": port, "database": database, "node": node}
+        raise typer.Exit(reloading.serve(options, is_json))
     wanted = configuration(data, config, server__host=host, server__port=port, store__url=database, node__name=node)
     from nextslot.cli import serving
 

@@ -39,7 +39,7 @@ REJOIN_SECONDS = 1.0
 
 
 class Waiting(Protocol):
-    """Callers of this node who wait for the end of a chain, which may end on another node."""
+    """What waits for something that others store: callers for the end of a chain, the inbox for requests."""
 
     async def look(self) -> None: ...
 
@@ -54,6 +54,7 @@ class NodeParts:
     events: EventLog
     keys: KeyRing
     waiters: Waiting
+    inbox: Waiting
     job_types: Catalog
     steps: ClockSteps
 
@@ -94,6 +95,7 @@ class Cluster:
             "deliveries": leader.read_deliveries,
             "lost": leader.recover_lost_nodes,
             "work": self._look_for_work,
+            "inbox": self._take_in_requests,
         }
 
     # Joining and leaving.
@@ -288,6 +290,11 @@ class Cluster:
     async def _look_at_events(self, store: Store) -> None:
         self._local.events.wake()
         await self._local.waiters.look()
+
+    async def _take_in_requests(self, store: Store) -> None:
+        """Lets the leader take in what other programs have stored. Two nodes that do it at once do no harm."""
+        if self._leader.is_elected:
+            await self._local.inbox.look()
 
     async def _look_for_work(self, store: Store) -> None:
         """Dispatches if a lane may have work that can start: a useless transaction would delay others."""

@@ -92,13 +92,15 @@ class Intake:
         self._finisher = finisher
         self.max_params_bytes = max_params_bytes
 
-    def accept(self, tx: Tx, wanted: Sequence[NewJob], now: Instant, is_past: bool = False) -> list[Accepted]:
+    def accept(
+        self, tx: Tx, wanted: Sequence[NewJob], now: Instant, is_past: bool = False, ids: Sequence[str] = ()
+    ) -> list[Accepted]:
         """Accepts requests and returns their jobs. `is_past`: the jobs ended in another system, so their limits and
-        resources need not be possible here.
+        resources need not be possible here. `ids`: the ids that the jobs have already, in the order of the requests.
         """
         if not 0 < len(wanted) <= MAX_BATCH:
             raise Invalid(f"there are {len(wanted):,} jobs; give 1 to {MAX_BATCH:,} in one request", field="jobs")
-        return self._create(tx, wanted, now, None, is_past)
+        return self._create(tx, wanted, now, None, is_past, ids)
 
     def accept_group(
         self, tx: Tx, asked: NewGroup, now: Instant, is_past: bool = False
@@ -184,7 +186,13 @@ class Intake:
     # From requests to jobs.
 
     def _create(
-        self, tx: Tx, asked: Sequence[NewJob], now: Instant, group: Group | None, is_past: bool = False
+        self,
+        tx: Tx,
+        asked: Sequence[NewJob],
+        now: Instant,
+        group: Group | None,
+        is_past: bool = False,
+        ids: Sequence[str] = (),
     ) -> list[Accepted]:
         is_completed = group is not None and group.template_id is not None
         wanted = asked if is_completed else self._from_templates(tx, asked)
@@ -193,7 +201,7 @@ class Intake:
             self.check(wanted, now, forms)
             if not is_completed:
                 self.note_resources(tx, asked)
-        answers, existing = self._answers(tx, wanted)
+        answers, existing = self._answers(tx, wanted, ids)
         # The jobs to create, each with the first request that it answers.
         made: dict[str, int] = {}
         for index, job_id in enumerate(answers):
@@ -270,20 +278,21 @@ class Intake:
                 continue
             yield self._lanes.combination(tx, office, new.role, job_type.name, resources)
 
-    def _answers(self, tx: Tx, wanted: Sequence[NewJob]) -> tuple[list[str], dict[str, Job]]:
+    def _answers(self, tx: Tx, wanted: Sequence[NewJob], ids: Sequence[str]) -> tuple[list[str], dict[str, Job]]:
         """Returns the job id that answers each request, new or found by `unique_key`; and the existing jobs."""
         by_unique_key: dict[tuple[str, str], str] = {}
         existing: dict[str, Job] = {}
         answers = []
-        for new in wanted:
+        for index, new in enumerate(wanted):
+            own = ids[index] if ids else None
             known = by_unique_key.get((new.office_id, new.unique_key)) if new.unique_key is not None else None
             if known is None and new.unique_key is not None:
                 job = jobs.by_unique_key(tx, new.office_id, new.unique_key)
                 if job is not None:
                     existing[job.job_id] = job
-                known = self._chance.new_id() if job is None else job.job_id
+                known = (own or self._chance.new_id()) if job is None else job.job_id
                 by_unique_key[new.office_id, new.unique_key] = known
-            answers.append(known or self._chance.new_id())
+            answers.append(known or own or self._chance.new_id())
         return answers, existing
 
     def check(self, wanted: Sequence[NewJob], now: Instant, forms: Sequence[Form] | None = None) -> None:

@@ -15,7 +15,7 @@ from .mcp_service import MISSING, McpService
 
 mcp = router("MCP")
 
-HAS_SDK = find_spec("mcp.server") is not None
+HAS_SDK = find_spec("mcp") is not None
 
 
 @mcp.post("/mcp", response_class=Response, responses={200: {"content": {"application/json": {}}}})

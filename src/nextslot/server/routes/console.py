@@ -10,6 +10,7 @@ console = router("Console")
 FOLDER = "console"
 
 
+@console.get("/", include_in_schema=False)
 @console.get("/console", include_in_schema=False)
 @open_to_all
 async def redirect_to_console() -> Response:

@@ -39,6 +39,7 @@ TABLES = (
     "direct_executions",
     "reservations",
     "idempotency_keys",
+    "inbox",
     "aliases",
     "events",
     "api_keys",

@@ -37,6 +37,7 @@ _TABLES = """
 _FUNCTIONS = (
     "select oid::regprocedure::text from pg_proc where pronamespace = current_schema()::regnamespace order by 1"
 )
+_ENQUEUE = "nextslot_enqueue(text, jsonb, jsonb)"
 _TRIGGERS = """
     select tgrelid::regclass::text, tgname::text from pg_trigger join pg_class on pg_class.oid = tgrelid
     where relnamespace = current_schema()::regnamespace and relname::text = any(%s) and not tgisinternal order by 1, 2
@@ -146,7 +147,9 @@ class _Staging:
             self._execute(f"alter function {self._name}.{name} set schema {self._usual}")
         for name in tables:
             self._execute(f"alter table {self._name}.{name} set schema {self._usual}")
-        for sql in (f"drop schema {self._name}", *grants):
+        # A function that runs with its owner's rights names the schema of the tables that it uses.
+        enqueue = f"alter function {_ENQUEUE} set search_path = {self._usual}, pg_temp"
+        for sql in (enqueue, f"drop schema {self._name}", *grants):
             self._execute(sql)
         offline.commit(self._session, "the import", "import again, which is refused if it is there")
 

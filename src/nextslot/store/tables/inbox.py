@@ -1,0 +1,24 @@
+"""The inbox, requests of other programs that are not jobs yet: one function a statement."""
+
+from typing import NamedTuple
+
+from nextslot.store.contract import Tx
+
+
+class Waiting(NamedTuple):
+    """A request as its program stored it: nothing of it was checked, but that both texts are JSON objects."""
+
+    job_id: str
+    job_type: str
+    params: str
+    options: str
+    sent_by: str
+
+
+def page(tx: Tx, after: str, limit: int) -> list[Waiting]:
+    return [Waiting(*row) for row in tx.rows("inbox.page", after=after, limit=limit)]
+
+
+def delete(tx: Tx, job_id: str) -> bool:
+    """Returns False if another node has taken this request in."""
+    return tx.execute("inbox.delete", job_id=job_id) > 0

@@ -1,0 +1,210 @@
+"""Web applications: processes that only submit, and jobs that are stored in the application's own transaction."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+from nextslot import AsyncSubmitter, Client, Scheduler, Submitter
+from nextslot.errors import Invalid, StoreError, Unavailable
+from tests import databases
+from tests.serving import serving
+from tests.support import new_scheduler
+
+WEB = Path(__file__).parents[2] / "examples/web"
+spec = importlib.util.spec_from_file_location("orders", WEB / "orders.py")
+assert spec is not None
+assert spec.loader is not None
+orders = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(orders)
+
+
+@pytest.fixture
+def postgres(tmp_path: Path) -> Iterator[str]:
+    """A database of the scheduler, with the application's table beside."""
+    databases.use("postgres")
+    url = databases.url(tmp_path)
+    asyncio.run(started(tmp_path))
+    with psycopg.connect(url) as connection:
+        connection.execute(orders.TABLE)
+    yield url
+    databases.spoil(tmp_path)
+    databases.use("sqlite")
+
+
+async def started(directory: Path) -> None:
+    async with new_scheduler(directory, clock=None):
+        pass
+
+
+def stored(url: str) -> tuple[list[int], list[int]]:
+    """The orders, and those that a job was asked for."""
+    with psycopg.connect(url) as connection:
+        made = connection.execute("select number from orders order by 1").fetchall()
+        asked = connection.execute("select (params::jsonb->>'order')::int from inbox order by job_id").fetchall()
+    return [number for (number,) in made], [number for (number,) in asked]
+
+
+def test_an_order_and_its_job_are_both_there_or_neither(postgres: str) -> None:
+    with psycopg.connect(postgres) as connection:
+        orders.order(connection, 1)
+    with psycopg.connect(postgres) as connection:
+        orders.order(connection, 2)
+        connection.rollback()
+    engine = sqlalchemy.create_engine(postgres.replace("postgresql://", "postgresql+psycopg://"))
+    with Session(engine) as session, session.begin():
+        orders.order_by_sqlalchemy(session, 3)
+    with Session(engine) as session:
+        orders.order_by_sqlalchemy(session, 4)
+    engine.dispose()
+
+    assert stored(postgres) == ([1, 3], [1, 3])
+
+
+KILLED = """
+import sys, time, psycopg
+sys.path.insert(0, sys.argv[1])
+import orders
+with psycopg.connect(sys.argv[2]) as connection:
+    orders.order(connection, 1)
+    connection.commit()
+    orders.order(connection, 2)
+    print("before the commit", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_program_that_is_killed_before_its_commit_leaves_neither(postgres: str) -> None:
+    program = subprocess.Popen([sys.executable, "-c", KILLED, WEB, postgres], stdout=subprocess.PIPE)
+    assert program.stdout is not None
+    assert program.stdout.readline() == b"before the commit\n"
+
+    program.send_signal(signal.SIGKILL)
+    program.wait(30)
+
+    assert stored(postgres) == ([1], [1])
+    program.stdout.close()
+
+
+def test_processes_may_submit_to_the_database_directly(postgres: str) -> None:
+    with Submitter(postgres) as submitter:
+        first = submitter.submit("work", {"seconds": 0}, priority=3)
+        child = os.fork()
+        if child == 0:
+            submitter.submit("work", {"of": "the child"})
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        second, third = submitter.submit_many([{"job_type": "work"}, {"job_type": "work", "depends_on": [first]}])
+        with psycopg.connect(postgres, autocommit=True) as admin:
+            admin.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'nextslot submitter'"
+            )
+        fourth = submitter.submit("work")
+
+    with psycopg.connect(postgres) as connection:
+        found = [one for (one,) in connection.execute("select job_id from inbox order by job_id")]
+    assert [one for one in found if one in (first, second, third, fourth)] == [first, second, third, fourth]
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (lambda s: s.submit("work", priorty=3), "priorty is not a field of a job; did you mean priority?"),
+        (lambda s: s.submit(None), "job_type is missing; give the name of a job type"),
+        (lambda s: s.submit_many([7]), "jobs.0 is 7; it must be a dict of the fields of a job"),
+        (lambda s: s.submit_many([{"job_type": "work", "key": "a"}]), "key: names a job within one request"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_it_is_sent(wrong: Any, sentence: str) -> None:
+    with Submitter("postgresql://nobody@127.0.0.1:1/none") as submitter, pytest.raises(Invalid, match=sentence):
+        wrong(submitter)
+
+
+def test_an_address_that_cannot_be_used_gets_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="is a SQLite file, which one scheduler alone opens; give the address of its"):
+        Submitter(f"sqlite:///{tmp_path}/nextslot.db")
+    with pytest.raises(StoreError, match="this is not the address of a PostgreSQL database"):
+        Submitter("postgresql://[")
+    with Submitter("postgresql://nobody@127.0.0.1:1/none") as submitter, pytest.raises(Unavailable, match="refused"):
+        submitter.submit("work")
+
+
+@pytest.mark.real_time
+async def test_on_an_event_loop_it_is_awaited(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        async with AsyncSubmitter(server.url) as submitter:
+            job_id = await submitter.submit("echo", {"text": "hello"})
+            (other,) = await submitter.submit_many([{"job_type": "echo"}])
+        with Client(server.url) as client:
+            assert client.wait(job_id, timeout=30).result["text"] == "hello"
+            assert client.wait(other, timeout=30).status == "COMPLETED"
+
+
+def test_the_workers_of_a_web_application_share_one_scheduler(tmp_path: Path) -> None:
+    with serving(tmp_path, prepare=packing) as server:
+        port = free_port()
+        command = [sys.executable, "-m", "uvicorn", "--app-dir", WEB, "app:app", "--workers", "2", "--port", str(port)]
+        workers = subprocess.Popen(
+            list(map(str, command)), env={**os.environ, "NEXTSLOT_URL": server.url}, stderr=subprocess.DEVNULL
+        )
+        try:
+            when_it_answers(port, workers)
+            with ThreadPoolExecutor(8) as callers:
+                answers = list(callers.map(lambda number: ask(port, number), range(60)))
+        finally:
+            workers.terminate()
+            workers.wait(30)
+        with Client(server.url) as client:
+            ended = [client.wait(one["job_id"], timeout=60) for one in answers]
+
+        assert [one.result for one in ended] == [f"order {number} is packed" for number in range(60)]
+        assert len({one["worker"] for one in answers}) == 2
+
+
+def packing(scheduler: Scheduler) -> None:
+    scheduler.job_type("pack")(pack)
+
+
+def pack(order: int) -> str:
+    return f"order {order} is packed"
+
+
+def ask(port: int, number: int) -> Any:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/orders/{number}", method="POST")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def when_it_answers(port: int, process: "subprocess.Popen[bytes]") -> None:
+    end = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json", timeout=5).close()
+        except OSError:
+            assert process.poll() is None, "uvicorn has ended"
+            assert time.monotonic() < end, "uvicorn did not start"
+            time.sleep(0.1)
+        else:
+            return
