@@ -19,7 +19,7 @@ from nextslot import (
     testing,
 )
 from nextslot.domain import Forecast
-from nextslot.engine.forecast import queue_snapshot
+from nextslot.engine.forecast import forecast_simulator, queue_snapshot
 from nextslot.system.instant import Instant
 from tests.support import new_scheduler, running_scheduler
 
@@ -558,3 +558,68 @@ def _completed(tx: Any) -> list[Any]:
     from nextslot.store.tables import forecast_reads
 
     return forecast_reads.durations(tx, 1000)
+
+
+# Schedules.
+
+
+async def test_jobs_that_schedules_will_make_are_foreseen_and_not_listed(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
+        template = await scheduler.templates.create("report", job_type="middle", priority=5)
+        await scheduler.schedules.create("often", template.template_id, "* * * * *")
+        jobs = await scheduler.submit_many([NewJob(job_type="long")] * 4)
+        await asyncio.sleep(5)
+
+        made = await assert_comes_true(scheduler, jobs)
+
+        assert made.jobs.keys() == {job.job_id for job in jobs}
+
+
+async def test_a_schedule_of_another_office_that_shares_a_limit_is_foreseen(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path, limits=Limits(resources={"gpu": 1})) as scheduler:
+        await scheduler.offices.create("o", max_concurrent_jobs=0)
+        template = await scheduler.templates.create("report", job_type="middle", resources={"gpu": 1}, office_id="o")
+        await scheduler.schedules.create("often", template.template_id, "* * * * *", office_id="o")
+        jobs = await scheduler.submit_many([NewJob(job_type="long", resources={"gpu": 1})] * 4)
+        await asyncio.sleep(5)
+
+        await assert_comes_true(scheduler, jobs)
+
+
+async def test_an_occurrence_that_would_overlap_is_not_foreseen(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
+        template = await scheduler.templates.create("report", job_type="long", priority=5)
+        await scheduler.schedules.create("often", template.template_id, "* * * * *", overlap="skip")
+        jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 4)
+        await asyncio.sleep(5)
+
+        await assert_comes_true(scheduler, jobs)
+
+
+async def test_groups_of_schedules_are_foreseen(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
+        steps = [{"job_type": "short", "key": "a"}, {"job_type": "middle", "depends_on": ["a"]}]
+        template = await scheduler.templates.create("steps", jobs=steps, priority=5)
+        await scheduler.schedules.create("often", template.template_id, "*/3 * * * *")
+        jobs = await scheduler.submit_many([NewJob(job_type="long")] * 4)
+        await asyncio.sleep(5)
+
+        await assert_comes_true(scheduler, jobs)
+
+
+async def test_a_job_that_never_starts_does_not_make_a_forecast_follow_schedules_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecast_simulator, "MOST_OF_SCHEDULES", 10)
+    async with scheduler_with_past(tmp_path) as scheduler:
+        template = await scheduler.templates.create("report", job_type="short")
+        await scheduler.schedules.create("often", template.template_id, "* * * * *")
+        await scheduler.pause(job_type="middle")
+        [paused, later] = await scheduler.submit_many(
+            [NewJob(job_type="middle"), NewJob(job_type="long", scheduled_for=NOW.after(10**6))]
+        )
+
+        made = await scheduler.forecast.queue()
+
+        assert starts(made, [later]) == [later.scheduled_for]
+        assert paused.job_id not in made.jobs

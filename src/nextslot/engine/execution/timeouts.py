@@ -97,8 +97,9 @@ class TimeoutManager:
         direct: DirectExecutionHandler,
         outages_: Outages,
         trigger: ScheduleTrigger | None = None,
+        wakes_for_steps: bool = True,
     ) -> None:
-        """A forecast passes no schedules, because it does not predict jobs that are not submitted."""
+        """A forecast ages its jobs before it starts some, and needs no alarm for their steps."""
         self._clock = engine.clock
         self._timer = engine.timer
         self._finisher = finisher
@@ -106,6 +107,7 @@ class TimeoutManager:
         self._outages = outages_
         self._signals = Signals(engine, finisher)
         self._schedules = trigger
+        self._wakes_for_steps = wakes_for_steps
         self._engine = engine
         self._store: Store | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -151,8 +153,8 @@ class TimeoutManager:
         return _first(jobs.next_instant(tx), self._next_step(tx), probe, occurrence)
 
     def _next_step(self, tx: Tx) -> Instant | None:
-        """Returns when a job ages next. A forecast needs no alarm for this: it ages jobs before it starts some."""
-        return None if self._schedules is None else jobs.next_step(tx)
+        """Returns when a job ages next, if this needs an alarm."""
+        return jobs.next_step(tx) if self._wakes_for_steps else None
 
     def expire_if_late(self, tx: Tx) -> None:
         """Expires jobs before a dispatch if the timer is late, so that no expired job starts."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from nextslot.domain import Expected, Forecast
 from nextslot.system.instant import Instant
 
-from .forecast_simulator import DispatchRules, ForecastSimulator, PastRuns
+from .forecast_simulator import MADE, DispatchRules, ForecastSimulator, PastRuns
 from .queue_snapshot import Snapshot
 
 # A short queue is simulated several times with durations drawn from past runs. For a long queue averages are used: they
@@ -29,7 +29,7 @@ def make_forecast(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> F
     return Forecast(
         office_id=snapshot.office_id,
         made_at=snapshot.now,
-        jobs=usual,
+        jobs={job_id: place for job_id, place in usual.items() if not job_id.startswith(MADE)},
         is_whole=snapshot.is_whole,
         places=len(places),
         last_start=max(starts, default=None),

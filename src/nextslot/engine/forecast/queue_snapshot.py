@@ -29,6 +29,8 @@ WINDOW = 1000
 OTHERS = 3000
 MOST_OFFICES = 1000
 MOST_RUNNING = 10_000
+# How many schedules are included, those that fire next.
+MOST_SCHEDULES = 500
 # A forecast assumes that reservations are renewed, and does not know when a resource answers again.
 NEVER = Instant(2**62)
 
@@ -62,6 +64,8 @@ class Snapshot:
     # How many of the copied jobs of each lane are ready to start, and the place of the first.
     ready: Mapping[int, tuple[int, Bound]]
     nodes: Sequence[Node]
+    # Whether schedules make more jobs of these offices.
+    has_schedules: bool
     # Whether jobs of an office move forward while they are ready.
     has_aging: bool
 
@@ -76,11 +80,12 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
         forecast_reads.limits(tx),
     )
     others = _others(tx, office_id, _can_be_full(limits, policy, nodes), any(node.max_running for node in nodes))
+    schedules = forecast_reads.schedules(tx, {office_id, *others}, MOST_SCHEDULES)
     jobs = _together([running, queue, *(forecast_reads.queue(tx, other, share) for other, share in others.items())])
     groups = forecast_reads.groups(tx, {group_id for group_id in jobs.column("group_id") if group_id is not None})
     jobs = _together([jobs, *_members(tx, jobs, groups), forecast_reads.chains(tx, _retried(jobs))])
     runs = forecast_reads.runs(tx, running.column("job_id"))
-    offices = {office_id, *jobs.column("office_id"), *callers.column("office_id")}
+    offices = {office_id, *jobs.column("office_id"), *callers.column("office_id"), *schedules.column("office_id")}
     settings = forecast_reads.offices(tx, offices)
     copies = [
         settings,
@@ -95,6 +100,9 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
         forecast_reads.edges(tx, jobs.column("job_id")),
         callers,
         forecast_reads.reservations(tx).mapped("expires_at", lambda at: NEVER),
+        schedules,
+        # Nothing is sent, so no address is checked.
+        forecast_reads.templates(tx, schedules.column("template_id")).mapped("webhook", lambda webhook: None),
     ]
     return Snapshot(
         office_id=office_id,
@@ -106,6 +114,7 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
         waiting=_waiting(callers, office_id),
         ready=_ready(jobs),
         nodes=nodes,
+        has_schedules=bool(schedules.rows),
         has_aging=any(settings.column("priority_aging_seconds")),
     )
 
@@ -131,22 +140,30 @@ def _can_be_full(limits: Rows, policy: ConcurrencyPolicy, nodes: Sequence[Node])
 
 
 def _others(tx: Tx, office_id: str, can_be_full: set[str], share_slots: bool) -> dict[str, int]:
-    """Returns the other offices to include, and how many of their jobs; all offices if nodes have limited slots."""
-    queued = forecast_reads.queued_offices(tx, MOST_OFFICES) if can_be_full or share_slots else []
-    if set(queued) <= {office_id}:
+    """Returns the other offices to include, and how many of their jobs; all offices if nodes have limited slots.
+
+    An office whose schedules fire next counts as one with queued jobs.
+    """
+    if not can_be_full and not share_slots:
         return {}
-    found = set(queued) if share_slots else _sharing(tx, office_id, queued, can_be_full)
+    scheduled = forecast_reads.scheduled_offices(tx, MOST_SCHEDULES)
+    queued = scheduled.union(forecast_reads.queued_offices(tx, MOST_OFFICES))
+    if queued <= {office_id}:
+        return {}
+    found = queued if share_slots else _sharing(tx, office_id, queued, can_be_full, scheduled)
     found.discard(office_id)
     return {other: max(min(WINDOW, OTHERS // len(found)), 1) for other in sorted(found)}
 
 
-def _sharing(tx: Tx, office_id: str, queued: list[str], can_be_full: set[str]) -> set[str]:
-    """Returns the queued offices that share such a limit with this office, directly or through others."""
+def _sharing(tx: Tx, office_id: str, queued: set[str], can_be_full: set[str], scheduled: set[str]) -> set[str]:
+    """Returns the queued offices that share such a limit with this office, directly or through others; also those of
+    which nothing says yet what their schedules share.
+    """
     lanes = forecast_reads.lanes_of(tx, {office_id, *queued})
     shared: dict[str, set[str]] = {}
     for office, limits in zip(lanes.column("office_id"), lanes.column("shared"), strict=True):
         shared.setdefault(office, set()).update(can_be_full & forecast_reads.lane_limits(limits).keys())
-    return linked(office_id, shared) & set(queued)
+    return (linked(office_id, shared) & queued) | (scheduled - shared.keys())
 
 
 def _members(tx: Tx, jobs: Rows, groups: Rows) -> list[Rows]:

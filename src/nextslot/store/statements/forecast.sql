@@ -1,5 +1,5 @@
 -- columns: what a replay needs of a job
-job_id, office_id, lane_id, job_type, group_id, sequence, stage, outcome, decision, priority, aged_steps, ages_at, position,
+job_id, office_id, lane_id, job_type, schedule_id, group_id, sequence, stage, outcome, decision, priority, aged_steps, ages_at, position,
 retry_of, chain_id, scheduled_for, expires_at, unmet, is_due, is_turn, passed_over_since, on_dependency_failure, timeout_seconds,
 retry_policy, created_at, queued_at, started_at, finished_at, cancel_mode, cancelled_at, worker_id
 
@@ -34,6 +34,20 @@ select {groups.columns} from job_groups where group_id in (select key from json_
 select office_id from offices
 where exists (select 1 from jobs where jobs.office_id = offices.office_id and jobs.stage = 'QUEUED')
 order by office_id limit :limit;
+
+-- scheduled_offices: offices whose schedules fire next
+select distinct office_id from (
+    select office_id from schedules where enabled = 1 and next_trigger_at is not null
+    order by next_trigger_at, schedule_id limit :limit
+) found order by office_id;
+
+-- schedules: those of some offices that fire next
+select {schedules.columns} from schedules
+where enabled = 1 and next_trigger_at is not null and office_id in (select key from json_each(:office_ids))
+order by next_trigger_at, schedule_id limit :limit;
+
+-- templates: some templates
+select {templates.columns} from job_templates where template_id in (select key from json_each(:template_ids));
 
 -- offices: some offices, as far as dispatch goes
 select office_id, name, status, is_paused, max_concurrent_jobs, role_limits, retry_policy, cancel_mode,

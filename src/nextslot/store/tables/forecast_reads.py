@@ -77,6 +77,19 @@ def queued_offices(tx: Tx, limit: int) -> list[str]:
     return [row[0] for row in tx.rows("forecast.queued_offices", limit=limit)]
 
 
+def scheduled_offices(tx: Tx, limit: int) -> set[str]:
+    """The offices of the schedules that fire next."""
+    return {row[0] for row in tx.rows("forecast.scheduled_offices", limit=limit)}
+
+
+def schedules(tx: Tx, office_ids: Iterable[str], limit: int) -> Rows:
+    return _copy(tx, "forecast.schedules", office_ids=column_codec.key_set(office_ids), limit=limit)
+
+
+def templates(tx: Tx, template_ids: Iterable[str]) -> Rows:
+    return _copy(tx, "forecast.templates", template_ids=column_codec.key_set(template_ids))
+
+
 def offices(tx: Tx, office_ids: Iterable[str]) -> Rows:
     return _copy(tx, "forecast.offices", office_ids=column_codec.key_set(office_ids))
 
