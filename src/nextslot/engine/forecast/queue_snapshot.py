@@ -87,10 +87,13 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
     runs = forecast_reads.runs(tx, running.column("job_id"))
     offices = {office_id, *jobs.column("office_id"), *callers.column("office_id"), *schedules.column("office_id")}
     settings = forecast_reads.offices(tx, offices)
+    lanes = forecast_reads.lanes(tx, {*jobs.column("lane_id"), *callers.column("lane_id")})
     copies = [
         settings,
-        forecast_reads.lanes(tx, {*jobs.column("lane_id"), *callers.column("lane_id")}),
+        lanes,
         limits,
+        forecast_reads.limits_of(tx, lanes),
+        forecast_reads.rates(tx),
         forecast_reads.pauses(tx),
         _outages(forecast_reads.outages(tx)),
         forecast_reads.affinities(tx),

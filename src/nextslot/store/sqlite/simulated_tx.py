@@ -21,7 +21,7 @@ from .sqlite_store import SqliteTx
 HEADS = 50
 # Writes that leave the order of ready jobs as it is. After any other write to jobs, their order is read again.
 _KEEP_ORDER = frozenset(
-    {"jobs.succeed", "runs.begin", "runs.finish", "outages.answered", "events.append", "lanes.load"}
+    {"jobs.succeed", "runs.begin", "runs.finish", "outages.answered", "events.append", "lanes.load", "rates.put"}
 )
 
 
@@ -232,7 +232,7 @@ class SimulatedTx(SqliteTx):
             return [(*found[0][:2], memory.first_open_class(), *found[0][3:5], memory.last_turn())]
         return found
 
-    def execute(self, statement: str, /, **values: object) -> int:
+    def execute(self, statement: str, /, **values: Any) -> int:
         if statement == "limits.add":
             self._memory.add_limit(**values)
         self._note(statement, values)

@@ -60,6 +60,10 @@ select {lanes.columns} from lanes where lane_id in (select cast(key as bigint) f
 -- lanes_of: the lanes of some offices
 select office_id, shared from lanes where office_id in (select key from json_each(:office_ids));
 
+-- limits: those that jobs do not bring with them
+select limit_key, capacity, used from limits
+where limit_key not like 'role:%' and limit_key not like 'key:%' and limit_key not like 'affinity:%';
+
 -- pauses: what is paused across offices, and since when
 select scope, name, paused_at from pauses;
 

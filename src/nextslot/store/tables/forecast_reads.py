@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from nextslot.domain.limits import is_of_jobs
 from nextslot.store import dialects
 from nextslot.store.contract import Row, Tx
 from nextslot.system.instant import Instant
@@ -103,7 +104,18 @@ def lanes_of(tx: Tx, office_ids: Iterable[str]) -> Rows:
 
 
 def limits(tx: Tx) -> Rows:
-    return _copy(tx, "limits.all")
+    """All limits but those that jobs bring with them, of which there may be any number."""
+    return _copy(tx, "forecast.limits")
+
+
+def limits_of(tx: Tx, lanes_: Rows) -> Rows:
+    """The limits of some lanes that their jobs bring with them."""
+    keys = {key for text in lanes_.column("local") for key in lane_limits(text) if is_of_jobs(key)}
+    return _copy(tx, "limits.get_many", limit_keys=column_codec.key_set(keys))
+
+
+def rates(tx: Tx) -> Rows:
+    return _copy(tx, "rates.all")
 
 
 def pauses(tx: Tx) -> Rows:
