@@ -63,7 +63,8 @@ class DispatchRound:
         self.counters = engine.lanes.counters(tx)
         self.now = engine.clock.now()
         self.buckets = engine.lanes.buckets(tx)
-        self.buckets.now = self.now
+        if self.buckets is not None:
+            self.buckets.now = self.now
         self.hints = lanes.hints(tx)
         self.paused = lanes.pauses(tx) if self.hints.pauses else set()
         # Resources that do not answer; True where one job may start as a probe.
@@ -108,7 +109,7 @@ class DispatchRound:
         """
         if self.unavailable and not all(self.unavailable.get(resource, True) for resource in lane.resources):
             return False
-        return self.buckets.are_open(lane.needs)
+        return self.buckets is None or self.buckets.are_open(lane.needs)
 
     def fits(self, lane: Lane) -> bool:
         return self.counters.has_room(lane.needs, self._held) and self._fits_this_node(lane)

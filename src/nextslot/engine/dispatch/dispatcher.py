@@ -52,7 +52,8 @@ class Dispatcher:
     def claim(self, tx: Tx) -> None:
         """Starts every job that order and limits allow now. Runs at the end of each transaction that touched them."""
         counters, buckets = self._engine.lanes.counters(tx), self._engine.lanes.buckets(tx)
-        buckets.now = self._engine.clock.now()
+        if buckets is not None:
+            buckets.now = self._engine.clock.now()
         if counters.is_touched and not self.is_dispatching:
             tx.announce("work")
         elif counters.is_touched:
@@ -72,7 +73,8 @@ class Dispatcher:
             if is_busy or self._engine.workers.makes_room(tx):
                 tx.cause(LookAgain())
         counters.save()
-        self._engine.timer.note(tx, buckets.save())
+        if buckets is not None:
+            self._engine.timer.note(tx, buckets.save())
 
     def look(self, tx: Tx) -> DispatchRound:
         """Returns a round with the pauses, outages and holds that a claim would find now; starts nothing."""

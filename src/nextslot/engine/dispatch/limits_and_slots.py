@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from nextslot.domain import Lane, Limit, Office
+from nextslot.domain import Json, Lane, Limit, Office
 from nextslot.domain.devices import NO_DEVICES, Devices, NodeDevices
 from nextslot.domain.limits import (
     UNLIMITED,
@@ -152,8 +152,9 @@ class Lanes:
     def counters(self, tx: Tx) -> "TransactionCounters":
         return tx.local(self._new_counters)
 
-    def buckets(self, tx: Tx) -> TransactionBuckets:
-        return tx.local(self._new_buckets)
+    def buckets(self, tx: Tx) -> TransactionBuckets | None:
+        """Returns the buckets of a transaction; None where no limit has a rate."""
+        return tx.local(self._new_buckets) if self.rates else None
 
     def _new_buckets(self, tx: Tx) -> TransactionBuckets:
         return TransactionBuckets(tx, self.rates)
@@ -381,7 +382,13 @@ class TransactionCounters:
     def start(self, lane: Lane) -> None:
         """Counts a job of this lane that starts, in its limits and their rates."""
         self.take(lane)
-        self._lanes.buckets(self._tx).take(lane)
+        if (buckets := self._lanes.buckets(self._tx)) is not None:
+            buckets.take(lane)
+
+    def use_tokens(self, lane: Lane, result: Json) -> None:
+        """Counts the tokens that a result of this lane says were used."""
+        if (buckets := self._lanes.buckets(self._tx)) is not None:
+            buckets.take_tokens(lane, result)
 
     def take(self, lane: Lane) -> None:
         """Counts a job of this lane that runs."""
@@ -428,7 +435,8 @@ class TransactionCounters:
     def forget_limits(self) -> None:
         """Lets the limits be read again, because the transaction has entered another office."""
         self._limits, self._room = {}, {}
-        self._lanes.buckets(self._tx).forget()
+        if (buckets := self._lanes.buckets(self._tx)) is not None:
+            buckets.forget()
 
     def has_news(self) -> bool:
         """Returns whether other nodes may find something to start that they could not start before."""
@@ -492,13 +500,17 @@ class TransactionCounters:
         lane = self._lanes.lane(self._tx, lane_id)
         if lane.class_key in chosen or self.is_closed(lane) or not self.has_room(lane.local, {}):
             return
-        if self._lanes.buckets(self._tx).are_open(lane.local):
+        if self._are_rates_open(lane.local):
             chosen[lane.class_key] = lane_id
 
     def _is_class_open(self, office: OfficeCounters, front: Lane) -> bool:
         own = {key: units for key, units in front.class_needs.items() if key in front.local}
         is_open = not self.is_class_closed(front) and self.has_room(own, {})
-        return is_open and self._lanes.buckets(self._tx).are_open(own)
+        return is_open and self._are_rates_open(own)
+
+    def _are_rates_open(self, limit_keys: Mapping[str, int]) -> bool:
+        buckets = self._lanes.buckets(self._tx)
+        return buckets is None or buckets.are_open(limit_keys)
 
     def _write_lanes(self, office: OfficeCounters) -> None:
         """Writes what has changed. Where a lane stands is written apart: jobs that start from it do not change that."""

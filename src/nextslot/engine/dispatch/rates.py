@@ -46,8 +46,6 @@ class TransactionBuckets:
 
     def are_open(self, limit_keys: Mapping[str, int]) -> bool:
         """Returns whether no rate of these limits is used up. If one is, the timer looks again when it is not."""
-        if not self._rates:
-            return True
         closed = [(one.limit_key, one.unit) for one in self.used_up(limit_keys)]
         self._refusing.update(closed)
         return not closed
@@ -66,11 +64,11 @@ class TransactionBuckets:
 
     def take_tokens(self, lane: Lane, result: Json) -> None:
         """Takes the tokens that a result says were used."""
-        if self._rates and (tokens := used_tokens(result)):
+        if tokens := used_tokens(result):
             self._take(lane, RateUnit.TOKENS, tokens)
 
     def _take(self, lane: Lane, unit: RateUnit, number: int) -> None:
-        for limit_key in lane.needs if self._rates else ():
+        for limit_key in lane.needs:
             if unit in self._rates.get(limit_key, {}):
                 self._taken[limit_key, unit] += number
 

@@ -133,7 +133,7 @@ class Explainer:
             elif view.counters.room({key: units}) < 1:
                 is_full = True
                 yield _full(limit, units, list(self._holders_of(tx, key, holders, seen_by)))
-        for used_up in view.buckets.used_up(lane.needs):
+        for used_up in view.buckets.used_up(lane.needs) if view.buckets is not None else ():
             yield _rate_full(used_up)
         nowhere = self._nowhere(tx, lane, holders)
         # If a limit is full as well, do not report the nodes: running work that ends makes room in both.
