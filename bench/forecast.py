@@ -75,7 +75,7 @@ def quality(workloads: int) -> list[dict[str, Any]]:
         *((mix, past_runs, "") for mix in ("steady", "wild") for past_runs in (1, 3, 10, 50)),
         *((mix, past_runs, "") for mix in ("sized", "bimodal") for past_runs in (10, 50)),
         *((mix, 10, "arrivals") for mix in ("steady", "wild")),
-        ("steady", 10, "schedules"),
+        *(("steady", past_runs, "schedules") for past_runs in (10, 50)),
     ]:
         found = [one for seed in range(workloads) for one in simulated(seed, MIXES[mix], past_runs, extra)]
         errors = [error for error, _ in found]

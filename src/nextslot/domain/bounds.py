@@ -3,7 +3,7 @@
 HTTP, Python and the configuration refuse a value by the same bound, so with the same sentence.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -182,7 +182,7 @@ def _limit_keys_problem(value: object) -> str | None:
 
 # Of the jobs with the same key, only so many run at once as the configuration says.
 LimitKeys = Annotated[
-    tuple[str, ...],
+    Sequence[str],
     Bound(
         _limit_keys_problem,
         {

@@ -11,16 +11,18 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nextslot.domain import (
     Expected,
     FailureKind,
+    Json,
     Outcome,
     Schedule,
 )
 from nextslot.domain.limits import ConcurrencyPolicy
 from nextslot.domain.run_estimates import Certainty, Estimate, weakest
+from nextslot.domain.run_sizes import SizeModel, sizes_of
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch import aging_steps
 from nextslot.engine.dispatch.dispatcher import Dispatcher
@@ -89,13 +91,17 @@ class PastRuns:
     estimates: Mapping[str, Estimate]
     guess: Estimate
     progress: Mapping[str, float]
+    # By type, what its parameters say.
+    models: Mapping[str, SizeModel] = field(default_factory=dict)
 
     @property
     def varies(self) -> bool:
         return any(one.deviation > 0 for one in self.estimates.values())
 
-    def of(self, job_type: str) -> Estimate:
-        return self.estimates.get(job_type, self.guess)
+    def of(self, job_type: str, params: Mapping[str, Json]) -> Estimate:
+        model = self.models.get(job_type)
+        sized = None if model is None else model.of(sizes_of(params))
+        return self.estimates.get(job_type, self.guess) if sized is None else sized
 
 
 class ForecastSimulator:
@@ -111,6 +117,10 @@ class ForecastSimulator:
         # The estimates that the current instant of the simulation depends on.
         self._certainty = Certainty()
         self.expected: dict[str, Expected] = {}
+        # The variance of each start, as far as it comes from the work that has to end before.
+        self.spreads: dict[str, float] = {}
+        # By type, the seconds of its work that starts, and how uncertain they are.
+        self.shares: dict[str, list[float]] = {}
         self._wire(rules)
         self._copy = InMemoryCopy(self._close_transaction, self._effects())
         self._copy.fill(snapshot.copies)
@@ -215,7 +225,7 @@ class ForecastSimulator:
     # Running work, and new starts.
 
     def _continue(self, working: Working) -> None:
-        now, work = self._snapshot.now, self._past.of(working.job_type)
+        now, work = self._snapshot.now, self._past.of(working.job_type, working.params)
         elapsed = max(now - working.started_at, 0) / 1_000_000
         fraction = self._past.progress.get(working.run_id)
         left = work.remaining(elapsed, fraction)
@@ -236,7 +246,10 @@ class ForecastSimulator:
         self._push(at, _End(working.kind, working.run_id, working.id, working.is_stopping, certainty))
 
     def _launch(self, claim: Claim) -> None:
-        now, work = self._clock.now(), self._past.of(claim.job_type)
+        now, work = self._clock.now(), self._past.of(claim.job_type, claim.params)
+        self.spreads[claim.job_id] = self._certainty.variance
+        share = self.shares.setdefault(claim.job_type, [0.0, work.uncertainty])
+        share[0] += work.seconds
         seconds = work.drawn(self._share()) if self._draw else work.seconds
         at = now.after(seconds if claim.timeout_seconds is None else min(seconds, claim.timeout_seconds))
         self.expected[claim.job_id] = Expected(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nextslot.domain import GroupMode, Node
+from nextslot.domain import GroupMode, Json, Node
 from nextslot.domain.jobs import order_priority
 from nextslot.domain.limits import (
     UNLIMITED,
@@ -18,7 +18,7 @@ from nextslot.domain.limits import (
 from nextslot.domain.run_estimates import linked
 from nextslot.engine.effects import WorkKind
 from nextslot.store.contract import Tx
-from nextslot.store.tables import forecast_reads
+from nextslot.store.tables import column_codec, forecast_reads
 from nextslot.store.tables.forecast_reads import Rows
 from nextslot.store.tables.lanes import Bound
 from nextslot.system.instant import Instant
@@ -35,6 +35,10 @@ MOST_SCHEDULES = 500
 NEVER = Instant(2**62)
 
 
+NO_PARAMS: Mapping[str, Json] = {}
+NONE_SIZED: Mapping[str, str] = {}
+
+
 class Working(NamedTuple):
     """A job or a direct caller whose work is running now."""
 
@@ -48,6 +52,8 @@ class Working(NamedTuple):
     lane_id: int
     worker_id: str
     is_stopping: bool
+    # What its duration depends on.
+    params: Mapping[str, Json] = NO_PARAMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,15 @@ class Snapshot:
     has_aging: bool
 
 
-def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node], now: Instant) -> Snapshot:
+def take(
+    tx: Tx,
+    office_id: str,
+    policy: ConcurrencyPolicy,
+    nodes: Sequence[Node],
+    now: Instant,
+    sized_by: Mapping[str, str] = NONE_SIZED,
+) -> Snapshot:
+    """`sized_by`: by type, the parameter on which durations depend."""
     queue = forecast_reads.queue(tx, office_id, WINDOW + 1)
     is_whole = len(queue.rows) <= WINDOW
     queue = Rows(queue.table, queue.columns, queue.rows[:WINDOW])
@@ -87,6 +101,7 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
     runs = forecast_reads.runs(tx, running.column("job_id"))
     offices = {office_id, *jobs.column("office_id"), *callers.column("office_id"), *schedules.column("office_id")}
     settings = forecast_reads.offices(tx, offices)
+    sizes = _sizes(tx, jobs, sized_by)
     lanes = forecast_reads.lanes(tx, {*jobs.column("lane_id"), *callers.column("lane_id")})
     copies = [
         settings,
@@ -98,7 +113,7 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
         _outages(forecast_reads.outages(tx)),
         forecast_reads.affinities(tx),
         groups,
-        jobs,
+        _with_params(jobs, sizes),
         runs,
         forecast_reads.edges(tx, jobs.column("job_id")),
         callers,
@@ -111,7 +126,7 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
         office_id=office_id,
         now=now,
         copies=copies,
-        working=[*_running(running, runs), *_direct(callers)],
+        working=[*_running(running, runs, sizes), *_direct(callers)],
         queue=queue.column("job_id"),
         is_whole=is_whole,
         waiting=_waiting(callers, office_id),
@@ -207,7 +222,24 @@ def _ready(jobs: Rows) -> dict[int, tuple[int, Bound]]:
     return ready
 
 
-def _running(running: Rows, runs: Rows) -> list[Working]:
+def _sizes(tx: Tx, jobs: Rows, sized_by: Mapping[str, str]) -> dict[str, Mapping[str, Json]]:
+    """Returns of each job whose duration depends on a parameter that parameter alone."""
+    if not sized_by:
+        return {}
+    types = dict(zip(jobs.column("job_id"), jobs.column("job_type"), strict=True))
+    found = forecast_reads.params(tx, [job_id for job_id, job_type in types.items() if job_type in sized_by])
+    names = {job_id: sized_by[types[job_id]] for job_id in found}
+    return {job_id: {name: found[job_id][name]} for job_id, name in names.items() if name in found[job_id]}
+
+
+def _with_params(jobs: Rows, sizes: Mapping[str, Mapping[str, Json]]) -> Rows:
+    if not sizes:
+        return jobs
+    rows = [(*row, column_codec.dumps(sizes.get(row[0], NO_PARAMS))) for row in jobs.rows]
+    return Rows(jobs.table, (*jobs.columns, "params"), rows)
+
+
+def _running(running: Rows, runs: Rows, sizes: Mapping[str, Mapping[str, Json]]) -> list[Working]:
     run_of = {job_id: (run_id, timeout_at) for run_id, job_id, _, timeout_at in runs.rows}
     wanted = ("job_id", "job_type", "office_id", "started_at", "cancel_mode", "lane_id", "worker_id")
     return [
@@ -222,6 +254,7 @@ def _running(running: Rows, runs: Rows) -> list[Working]:
             lane_id=lane_id,
             worker_id=worker_id,
             is_stopping=cancel_mode == "interrupt",
+            params=sizes.get(job_id, NO_PARAMS),
         )
         for job_id, job_type, office_id, started_at, cancel_mode, lane_id, worker_id in zip(
             *(running.column(name) for name in wanted), strict=True

@@ -81,10 +81,13 @@ select {reservations.columns} from reservations
 where status = 'ACTIVE';
 
 -- durations: how long the newest runs took that were completed, by type, the newest first
-select jobs.job_type, newest.finished_at - newest.started_at from (
+select jobs.job_type, newest.finished_at - newest.started_at, case when length(jobs.params) <= 2000 then jobs.params end from (
     select run_id, job_id, status, started_at, finished_at from runs order by run_id desc limit :limit
 ) newest join jobs on jobs.job_id = newest.job_id
 where newest.status = 'COMPLETED' order by newest.run_id desc;
+
+-- params: the parameters of some jobs, unless they are long
+select job_id, params from jobs where job_id in (select key from json_each(:job_ids)) and length(params) <= 2000;
 
 -- ahead: how many queued jobs are before a place in an office's queue, but not more than a limit
 select count(*) from (

@@ -1,7 +1,7 @@
 """What forecasts and explanations read, one function per statement. Rows for the simulation are copied unchanged."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -138,9 +138,18 @@ def reservations(tx: Tx) -> Rows:
     return _copy(tx, "forecast.reservations")
 
 
-def durations(tx: Tx, limit: int) -> list[tuple[str, float]]:
-    """Returns (type, seconds) of the completed runs among the newest ones, the newest first."""
-    return [(job_type, micros / 1_000_000) for job_type, micros in tx.rows("forecast.durations", limit=limit)]
+def durations(tx: Tx, limit: int) -> list[tuple[str, float, Mapping[str, Any]]]:
+    """(type, seconds, parameters) of those among the newest runs that were completed, the newest first."""
+    return [
+        (job_type, micros / 1_000_000, {} if params is None else column_codec.loads(params))
+        for job_type, micros, params in tx.rows("forecast.durations", limit=limit)
+    ]
+
+
+def params(tx: Tx, job_ids: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """The parameters of some jobs, by id; not if they are long."""
+    rows = tx.rows("forecast.params", job_ids=column_codec.key_set(job_ids))
+    return {job_id: column_codec.loads(text) for job_id, text in rows}
 
 
 def ahead(tx: Tx, office_id: str, place: Place, limit: int) -> int:

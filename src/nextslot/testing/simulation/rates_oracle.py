@@ -23,8 +23,10 @@ def used_up(tx: Tx, limits: Limits, now: int) -> set[str]:
         key
         for key, unit, full_at, wake_at in tx.rows("rates.all")
         if wake_at is not None
-        or ((rate := limits.rates.get(key, {}).get(RateUnit(unit))) is not None
-        and rate.burst - max(full_at - now, 0) * rate.per_minute / MINUTE < 1 - 1e-9)
+        or (
+            (rate := limits.rates.get(key, {}).get(RateUnit(unit))) is not None
+            and rate.burst - max(full_at - now, 0) * rate.per_minute / MINUTE < 1 - 1e-9
+        )
     }
 
 
