@@ -12,6 +12,7 @@ from nextslot import Job, Limits, NewJob, Scheduler, testing
 from nextslot.domain.limits import Rate, RateUnit
 from nextslot.errors import Invalid, SlotBusy
 from nextslot.services.runtime_settings import ReloadableSettings
+from tests.engine.test_cost import in_order, transactions
 from tests.support import new_scheduler
 
 NOW = testing.BEGINNING
@@ -354,3 +355,39 @@ async def test_templates_give_their_jobs_keys(tmp_path: Path) -> None:
 
         assert job.limit_keys == ("customer:a",)
         assert (await scheduler.job(job.job_id)).limit_keys == ("customer:a",)
+
+
+@pytest.mark.parametrize("customers", [20, 200])
+async def test_a_hand_over_costs_the_same_with_many_keys_as_with_few(tmp_path: Path, customers: int) -> None:
+    async with rated_scheduler(tmp_path, limits=Limits(limit_keys={"customer:*": 1})) as scheduler:
+        new = [
+            NewJob(job_type="work", params={"seconds": 1}, limit_keys=[f"customer:{number}"])
+            for number in range(customers)
+        ]
+        await scheduler.submit_many(new)
+        await asyncio.sleep(3.5)
+
+        with transactions() as seen:
+            await asyncio.sleep(1)
+
+        (statements,) = in_order(seen)
+        assert len(statements) <= 18, statements
+
+
+async def test_many_waiting_jobs_of_full_keys_cost_no_more_than_a_page_of_lanes(tmp_path: Path) -> None:
+    async with rated_scheduler(tmp_path, concurrency=41, limits=Limits(limit_keys={"customer:*": 1})) as scheduler:
+        busy = [
+            NewJob(job_type="work", params={"seconds": 1000}, limit_keys=[f"customer:{number}"]) for number in range(40)
+        ]
+        await scheduler.submit_many(busy * 3)
+        others = [NewJob(job_type="work", params={"seconds": 1}, limit_keys=[f"other:{n}"]) for n in range(10)]
+        await scheduler.submit_many(others)
+        await asyncio.sleep(3.5)
+
+        with transactions() as seen:
+            await asyncio.sleep(1)
+
+        (statements,) = in_order(seen)
+        # 40 lanes are full: a lane of each is read, 16 at once.
+        assert statements.count("lanes.of_class") <= 3
+        assert len(statements) <= 70, statements
