@@ -606,7 +606,7 @@ async def test_an_occurrence_that_would_overlap_is_not_foreseen(tmp_path: Path) 
 
 async def test_groups_of_schedules_are_foreseen(tmp_path: Path) -> None:
     async with scheduler_with_past(tmp_path) as scheduler:
-        steps = [NewJob(job_type="short", key="a"), NewJob(job_type="middle", depends_on=["a"])]
+        steps: list[Any] = [NewJob(job_type="short", key="a"), NewJob(job_type="middle", depends_on=["a"])]
         template = await scheduler.templates.create("steps", jobs=steps, priority=5)
         await scheduler.schedules.create("often", template.template_id, "*/3 * * * *")
         jobs = await scheduler.submit_many([NewJob(job_type="long")] * 4)
