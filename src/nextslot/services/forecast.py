@@ -201,7 +201,7 @@ class ForecastService:
         return _Kept(made, now.after(used), _first_change(made), replace(before, progress=reported))
 
     async def _simulated(self, snapshot: Snapshot) -> tuple[Forecast, dict[str, float | None]]:
-        """Returns the forecast of a snapshot, and the progress of each run that it was made with."""
+        """Returns the forecast of a snapshot, and the progress of each run as it was used."""
         await self._fill()
         estimates, rules = self._durations.estimates(), self._rules()
         reported = {one.run_id: self._fraction(one.run_id) for one in snapshot.working}

@@ -108,7 +108,9 @@ class Runner:
         task.add_done_callback(self._left)
 
     def ended(self, job_type: str, seconds: float | None, ended_at: float, params: Mapping[str, Json]) -> None:
-        """Follows the commit of an outcome, before the launches of that commit. Of several the first counts."""
+        """Notes the end of a run after its commit and before the launches of that commit. If there are several, the
+        first one counts.
+        """
         if seconds is not None and self._durations.is_filled:
             self._durations.note(job_type, seconds, params)
         if self._freed_at is None:

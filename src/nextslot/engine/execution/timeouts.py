@@ -212,7 +212,7 @@ class TimeoutManager:
             and no_more_steps
             and no_more_occurrences,
             to_probe=to_probe,
-            # Read after the batch, which may have stored something that is due soon.
+            # Read after the batch, which may have stored a new due time.
             upcoming=_first(
                 jobs.next_instant(tx),
                 self._next_step(tx),

@@ -139,7 +139,7 @@ def reservations(tx: Tx) -> Rows:
 
 
 def durations(tx: Tx, limit: int) -> list[tuple[str, float, Mapping[str, Any]]]:
-    """(type, seconds, parameters) of those among the newest runs that were completed, the newest first."""
+    """Returns (type, seconds, parameters) of the completed runs among the newest ones, the newest first."""
     return [
         (job_type, micros / 1_000_000, {} if params is None else column_codec.loads(params))
         for job_type, micros, params in tx.rows("forecast.durations", limit=limit)
@@ -147,7 +147,7 @@ def durations(tx: Tx, limit: int) -> list[tuple[str, float, Mapping[str, Any]]]:
 
 
 def params(tx: Tx, job_ids: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """The parameters of some jobs, by id; not if they are long."""
+    """Returns the parameters of some jobs by id, unless they are long."""
     rows = tx.rows("forecast.params", job_ids=column_codec.key_set(job_ids))
     return {job_id: column_codec.loads(text) for job_id, text in rows}
 

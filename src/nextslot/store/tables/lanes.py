@@ -244,7 +244,7 @@ def idle(tx: Tx, after: int, limit: int) -> list[int]:
 
 
 def drop_unused(tx: Tx, lane_ids: Iterable[int]) -> int:
-    """Deletes those of these lanes that nothing refers to, and the limits of roles and keys that only they had."""
+    """Deletes those of these lanes to which nothing refers, and the limits of roles and keys that only they had."""
     rows = tx.rows("lanes.drop_unused", lane_ids=column_codec.key_set(map(str, lane_ids)))
     gone: dict[str, set[str]] = {}
     for office_id, local in rows:

@@ -307,7 +307,7 @@ class JobKind(NamedTuple):
     office_id: str
     role: str | None
     job_type: str
-    resources: Any  # As `params` above.
+    resources: Any  # Parsed later, like `params` above.
     limit_keys: Any
 
 
