@@ -26,6 +26,7 @@ NOT_ASKED = {
 JOB_OWN = ("job_type", "template_id", "params", "key")
 _KINDS = {
     "resources": "Mapping[str, int] | Sequence[str]", "depends_on": "Sequence[AnyJob]", "jobs": "Sequence[NewJob]",
+    "limit_keys": "Sequence[str]",
     "job_types": "list[str]", "retry_policy": "Json | RetryPolicy",
 }  # fmt: skip
 _ITEM = "One of many: its type or template, its parameters, and the `key` by which others of the request depend on it."

@@ -15,6 +15,7 @@ from nextslot import (
     Scheduler,
     testing,
 )
+from nextslot.domain.limits import Rate, RateUnit
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
 from nextslot.store.tables import aliases
 from nextslot.testing import Mailbox
@@ -31,7 +32,7 @@ def make(directory: Path) -> None:
     async def body() -> None:
         box = Mailbox()
         box.answers[DEAD] = EndpointResponse(500, text="out of order")
-        scheduler = new_scheduler(directory, sender=box, limits=Limits(affinity_waits={"gpu": 60}))
+        scheduler = new_scheduler(directory, sender=box, limits=Limits(affinity_waits={"gpu": 60}, rates=RATES))
         _handlers(scheduler)
         await scheduler.start()
         for stage in (_settings, _history, _directs, _present):
@@ -56,6 +57,9 @@ def _handlers(scheduler: Scheduler) -> None:
     @scheduler.job_type("ask", resources=["server"], retry_policy={"max_attempts": 1, "base_delay_seconds": 1})
     async def ask(run: Any) -> None:
         raise Fail("no answer", "unavailable")
+
+
+RATES = {"resource:gpu": {RateUnit.STARTS: Rate(6000, 100)}}
 
 
 async def _settings(scheduler: Scheduler) -> None:

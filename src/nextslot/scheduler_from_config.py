@@ -85,6 +85,8 @@ def reloadable_settings(settings: Settings) -> ReloadableSettings:
             job_types=limits.job_types,
             resources=limits.resources,
             affinity_waits={name: wait for name, wait in limits.affinity_wait_seconds.items() if wait},
+            limit_keys=limits.keys,
+            rates={name: table.rates() for name, table in limits.rates.items()},
         ),
         offices={office_id: office.named() for office_id, office in settings.offices.items()},
         starvation_after_seconds=limits.starvation_after_seconds,

@@ -42,7 +42,8 @@ async def test_DEC_007_a_failed_run_makes_a_new_job_like_it(tmp_path: Path) -> N
         assert differences(failed, retry) <= OF_ITS_OWN
         assert {name for name, value in vars(failed).items() if value is None} <= {
             "group_id", "sequence", "retry_of", "cancel_requested_at", "cancel_mode", "cancelled_at", "cancel_reason",
-            "expires_at", "scheduled_for", "passed_over_since", "schedule_id", "ages_at", "affinity", "await_signal",
+            "expires_at", "scheduled_for", "passed_over_since", "schedule_id", "ages_at", "affinity", "limit_keys",
+            "await_signal",
             "asked_at", "answer_by",
         }  # fmt: skip
         assert retry.retry_of == failed.job_id

@@ -19,7 +19,7 @@ from nextslot import (
     testing,
 )
 from nextslot.domain import Forecast
-from nextslot.engine.forecast import queue_snapshot
+from nextslot.engine.forecast import forecast_simulator, queue_snapshot
 from nextslot.system.instant import Instant
 from tests.support import new_scheduler, running_scheduler
 
@@ -346,9 +346,17 @@ async def test_a_stray_run_changes_little_and_what_is_usual_changes_with_time(tm
 
 async def test_of_several_that_run_side_by_side_the_first_is_over_sooner_than_each_on_average(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
-        await run_each(scheduler, list(range(10, 110, 10)))
+        lengths = iter(range(10, 110, 10))
+
+        @scheduler.job_type("any")
+        async def any_length(run: Any) -> None:
+            """Nothing in its parameters says how long it takes."""
+            await asyncio.sleep(next(lengths, 55))
+
+        for _ in range(10):
+            await scheduler.wait((await scheduler.submit("any")).job_id)
         await scheduler.offices.create("o", max_concurrent_jobs=8)
-        *_, queued = await scheduler.submit_many([NewJob(job_type="work", office_id="o", params={"seconds": 55})] * 9)
+        *_, queued = await scheduler.submit_many([NewJob(job_type="any", office_id="o")] * 9)
 
         first, again = [(await scheduler.forecast.why(queued.job_id)).expected for _ in range(2)]
 
@@ -558,3 +566,116 @@ def _completed(tx: Any) -> list[Any]:
     from nextslot.store.tables import forecast_reads
 
     return forecast_reads.durations(tx, 1000)
+
+
+# Schedules.
+
+
+async def test_jobs_that_schedules_will_make_are_foreseen_and_not_listed(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
+        template = await scheduler.templates.create("report", job_type="middle", priority=5)
+        await scheduler.schedules.create("often", template.template_id, "* * * * *")
+        jobs = await scheduler.submit_many([NewJob(job_type="long")] * 4)
+        await asyncio.sleep(5)
+
+        made = await assert_comes_true(scheduler, jobs)
+
+        assert made.jobs.keys() == {job.job_id for job in jobs}
+
+
+async def test_a_schedule_of_another_office_that_shares_a_limit_is_foreseen(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path, limits=Limits(resources={"gpu": 1})) as scheduler:
+        await scheduler.offices.create("o", max_concurrent_jobs=0)
+        template = await scheduler.templates.create("report", job_type="middle", resources={"gpu": 1}, office_id="o")
+        await scheduler.schedules.create("often", template.template_id, "* * * * *", office_id="o")
+        jobs = await scheduler.submit_many([NewJob(job_type="long", resources={"gpu": 1})] * 4)
+        await asyncio.sleep(5)
+
+        await assert_comes_true(scheduler, jobs)
+
+
+async def test_an_occurrence_that_would_overlap_is_not_foreseen(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
+        template = await scheduler.templates.create("report", job_type="long", priority=5)
+        await scheduler.schedules.create("often", template.template_id, "* * * * *", overlap="skip")
+        jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 4)
+        await asyncio.sleep(5)
+
+        await assert_comes_true(scheduler, jobs)
+
+
+async def test_groups_of_schedules_are_foreseen(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
+        steps: list[Any] = [NewJob(job_type="short", key="a"), NewJob(job_type="middle", depends_on=["a"])]
+        template = await scheduler.templates.create("steps", jobs=steps, priority=5)
+        await scheduler.schedules.create("often", template.template_id, "*/3 * * * *")
+        jobs = await scheduler.submit_many([NewJob(job_type="long")] * 4)
+        await asyncio.sleep(5)
+
+        await assert_comes_true(scheduler, jobs)
+
+
+async def test_a_job_that_never_starts_does_not_make_a_forecast_follow_schedules_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecast_simulator, "MOST_OF_SCHEDULES", 10)
+    async with scheduler_with_past(tmp_path) as scheduler:
+        template = await scheduler.templates.create("report", job_type="short")
+        await scheduler.schedules.create("often", template.template_id, "* * * * *")
+        await scheduler.pause(job_type="middle")
+        [paused, later] = await scheduler.submit_many(
+            [NewJob(job_type="middle"), NewJob(job_type="long", scheduled_for=NOW.after(10**6))]
+        )
+
+        made = await scheduler.forecast.queue()
+
+        assert starts(made, [later]) == [later.scheduled_for]
+        assert paused.job_id not in made.jobs
+
+
+# Sizes.
+
+
+async def test_durations_that_depend_on_a_parameter_are_foreseen_also_after_a_restart(tmp_path: Path) -> None:
+    def sized(scheduler: Scheduler) -> None:
+        @scheduler.job_type("sized")
+        async def sized(run: Any, frames: int) -> None:
+            await asyncio.sleep(frames / 10)
+
+    scheduler = new_scheduler(tmp_path)
+    sized(scheduler)
+    async with scheduler:
+        past = [NewJob(job_type="sized", params={"frames": frames}) for frames in range(100, 1100, 50)]
+        for job in await scheduler.submit_many(past):
+            await scheduler.wait(job.job_id)
+
+    scheduler = new_scheduler(tmp_path)
+    sized(scheduler)
+    async with scheduler:
+        wanted = [NewJob(job_type="sized", params={"frames": frames}) for frames in (800, 100, 3000, 400)]
+        jobs = await scheduler.submit_many(wanted)
+        await asyncio.sleep(1)
+
+        made = await scheduler.forecast.queue()
+
+        began = Instant(min(job.created_at for job in jobs))
+        foreseen = [(one - began) / 1_000_000 for one in starts(made, jobs) if one is not None]
+        assert foreseen == pytest.approx([0, 80, 90, 390], rel=0.05)
+
+
+async def test_a_start_has_an_interval_that_is_wider_the_less_is_known(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
+        jobs = await scheduler.submit_many([NewJob(job_type="middle")] * 3)
+        await asyncio.sleep(1)
+
+        made = await scheduler.forecast.queue()
+
+        first, second, third = (made.jobs[job.job_id] for job in jobs)
+        assert first.earliest_start is None
+        for one in (second, third):
+            assert one.earliest_start is not None
+            assert one.expected_start is not None
+            assert one.latest_start is not None
+            assert made.made_at < one.earliest_start < one.expected_start < one.latest_start
+        why = await scheduler.forecast.why(jobs[2].job_id)
+        assert why.expected.latest_start == third.latest_start

@@ -124,8 +124,8 @@ PARTS = (
     Bug(
         "the timer forgets the next occurrence",
         "engine/execution/timeouts.py",
-        "upcoming=_first(jobs.next_instant(tx), self._next_step(tx), own.upcoming, next_probe, next_occurrence)",
-        "upcoming=_first(jobs.next_instant(tx), self._next_step(tx), own.upcoming, next_probe)",
+        "                next_probe,\n                next_occurrence,\n",
+        "                next_probe,\n",
     ),
     Bug(
         "the timer forgets the next timeout",

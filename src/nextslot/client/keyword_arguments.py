@@ -51,6 +51,7 @@ class JobOptions(TypedDict, total=False):
     timeout_seconds: float | None
     stall_timeout_seconds: float | None
     affinity: str | None
+    limit_keys: Sequence[str] | None
     webhook: Json | None
     await_signal: Json | None
     unique_key: str | None
@@ -125,6 +126,7 @@ class TemplatePutOptions(TypedDict, total=False):
     retry_policy: Json | RetryPolicy | None
     resources: Mapping[str, int] | Sequence[str] | None
     affinity: str | None
+    limit_keys: Sequence[str] | None
     webhook: Json | None
     description: str | None
     jobs: Sequence[NewJob] | None

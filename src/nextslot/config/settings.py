@@ -23,6 +23,7 @@ from nextslot import extension_api
 from nextslot.domain.addresses import is_loopback
 from nextslot.domain.bounds import LIMIT, MAX_PARAMS_BYTES, Delay, Limit, Seconds, number, whole
 from nextslot.domain.devices import names_problem
+from nextslot.domain.limits import Rate, RateUnit
 from nextslot.domain.webhook_signature import secret_problem
 from nextslot.executors.object_store import url_problem
 from nextslot.executors.shared_run_files import WAIT_SECONDS
@@ -185,6 +186,44 @@ class StoreSettings(Section):
     )
 
 
+class RateTable(Section):
+    per_minute: Annotated[float, number("", most=1e9, is_zero_allowed=False)] | None = Field(
+        default=None, description="How many runs may start in a minute."
+    )
+    burst: Annotated[float, number("", most=1e9, least=1)] | None = Field(
+        default=None, description="How many may start at once after a pause; none: a tenth of `per_minute`, at least 1."
+    )
+    tokens_per_minute: Annotated[float, number("", most=1e12, is_zero_allowed=False)] | None = Field(
+        default=None,
+        description="How many tokens runs may use in a minute, by `usage.total_tokens` of their results; nothing "
+        "starts while more were used.",
+    )
+    tokens_burst: Annotated[float, number("", most=1e12, least=1)] | None = Field(
+        default=None,
+        description="How many tokens may be used at once after a pause; none: a tenth of `tokens_per_minute`.",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_rate(self) -> "RateTable":
+        if self.per_minute is None and self.tokens_per_minute is None:
+            raise ValueError("has no rate; give per_minute or tokens_per_minute")
+        return self
+
+    def rates(self) -> dict[RateUnit, Rate]:
+        """Returns the rates of the table, by what they count."""
+        given = {
+            RateUnit.STARTS: (self.per_minute, self.burst),
+            RateUnit.TOKENS: (self.tokens_per_minute, self.tokens_burst),
+        }
+        return {unit: Rate.of(rate, burst) for unit, (rate, burst) in given.items() if rate is not None}
+
+
+def _rated(name: str) -> str:
+    if not re.fullmatch(r"scheduler|(office|type|resource):.+", name):
+        raise ValueError("is not what a rate can be of; write scheduler, office:NAME, type:NAME or resource:NAME")
+    return name
+
+
 class LimitsTable(Section):
     running: Limit = Field(default=0, description="How many jobs may run at once in the whole scheduler; 0: no limit.")
     resources: dict[str, Limit] = Field(
@@ -197,6 +236,16 @@ class LimitsTable(Section):
         "0: never. Also written in a table `[limits.resources.NAME]`, beside `units`.",
     )
     job_types: dict[str, Limit] = Field(default={}, description="How many jobs of a type may run at once; 0: no limit.")
+    keys: dict[str, Limit] = Field(
+        default={},
+        description="How many jobs of an office with the same key of their `limit_keys` may run at once, by a pattern "
+        'for keys: `"customer:*" = 1`. Of several patterns that fit, the longest counts; 0, and no pattern: no limit.',
+    )
+    rates: dict[Annotated[str, AfterValidator(_rated)], RateTable] = Field(
+        default={},
+        description="What may start or be used in a minute: a table for each of `scheduler`, `office:NAME`, "
+        "`type:NAME` and `resource:NAME`.",
+    )
     starvation_after_seconds: Seconds = Field(
         default=600,
         description="How long a limit may hold a job back while other jobs pass it, before units are kept free for it.",

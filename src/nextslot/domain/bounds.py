@@ -3,7 +3,7 @@
 HTTP, Python and the configuration refuse a value by the same bound, so with the same sentence.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -168,6 +168,31 @@ Text = Annotated[str, Bound(text_problem, {"type": "string", "minLength": 1, "ma
 Affinity = Annotated[
     str,
     Bound(partial(text_problem, most=MAX_NAME), {"type": "string", "minLength": 1, "maxLength": MAX_NAME}),
+]
+_LIMIT_KEY = partial(text_problem, most=MAX_NAME)
+MAX_LIMIT_KEYS = 10
+
+
+def _limit_keys_problem(value: object) -> str | None:
+    if not isinstance(value, (list, tuple)) or not 0 < len(value) <= MAX_LIMIT_KEYS:
+        return must_be(value, f"a list of 1 to {MAX_LIMIT_KEYS} keys")
+    found = ((index, _LIMIT_KEY(one)) for index, one in enumerate(value))
+    return next((f"has a key, number {index + 1}, that {problem}" for index, problem in found if problem), None)
+
+
+# Of the jobs with the same key, only so many run at once as the configuration says.
+LimitKeys = Annotated[
+    Sequence[str],
+    Bound(
+        _limit_keys_problem,
+        {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1, "maxLength": MAX_NAME},
+            "minItems": 1,
+            "maxItems": MAX_LIMIT_KEYS,
+        },
+        read=tuple,
+    ),
 ]
 TITLE = Bound(partial(text_problem, most=MAX_TITLE), {"type": "string", "minLength": 1, "maxLength": MAX_TITLE})
 Title = Annotated[str, TITLE]

@@ -7,7 +7,7 @@ and value (`store/tables/rows.py`), and what the client reads (`client/values.py
 
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from enum import Enum
 from functools import cache, lru_cache
@@ -144,8 +144,8 @@ def is_words(kind: Any) -> bool:
 
 
 def item_of(kind: Any) -> Any:
-    """Returns the type of a tuple's items; None for any other type."""
-    return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
+    """Returns the type of the items of a tuple or another sequence; None for any other type."""
+    return typing.get_args(kind)[0] if typing.get_origin(kind) in (tuple, Sequence) else None
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))

@@ -21,10 +21,14 @@ class Confidence(StrEnum):
 
 
 class Expected(Value):
-    """When a job is expected to start and to end; None if unknown."""
+    """When a job is expected to start and to end; None if unknown. In four cases of five it starts between
+    `earliest_start` and `latest_start`.
+    """
 
     expected_start: Instant | None = None
     expected_end: Instant | None = None
+    earliest_start: Instant | None = None
+    latest_start: Instant | None = None
     confidence: Confidence = Confidence.NONE
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Literal
 from nextslot.errors import Invalid
 from nextslot.system.instant import Instant
 
-from .bounds import MAX_PRIORITY, URGENT, Affinity, Json, Name, Priority, Seconds, Text, Title, must_be
+from .bounds import MAX_PRIORITY, URGENT, Affinity, Json, LimitKeys, Name, Priority, Seconds, Text, Title, must_be
 from .declared_values import At, Id, Internal, InternalLater, Later, Says, Value
 from .failures import Decision, RetryPolicy
 from .runs import RunStatus
@@ -85,6 +85,13 @@ class JobRequest(Value, Generic[At]):
     affinity: Annotated[
         Affinity | None,
         Says("What its resource should have loaded, such as a model: jobs that need the same go together"),
+    ] = None
+    limit_keys: Annotated[
+        LimitKeys | None,
+        Says(
+            "Of the jobs of its office with the same key, such as `customer:7`, so many run at once as the "
+            "configuration says"
+        ),
     ] = None
     webhook: WebhookSetting = None
     await_signal: SignalSetting = None

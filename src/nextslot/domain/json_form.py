@@ -63,6 +63,8 @@ def expected(value: Expected) -> dict[str, Json]:
     return {
         "expected_start": time(value.expected_start),
         "expected_end": time(value.expected_end),
+        "earliest_start": time(value.earliest_start),
+        "latest_start": time(value.latest_start),
         "confidence": value.confidence,
     }
 

@@ -4,13 +4,21 @@ The policy can be replaced. The scheduler calls `keys` when it creates a job, `c
 first time, and `room` when it dispatches. The counts are stored: transactions that start or end work change them.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Protocol
+
+from nextslot.system.instant import Instant
 
 from . import Office
 
 UNLIMITED = 2**31
+# The capacity of a limit that only a rate bounds. It is one that is set, so offices that share it take turns.
+ONLY_RATED = UNLIMITED - 1
 
 SCHEDULER = "scheduler"
 
@@ -36,14 +44,54 @@ def affinity_key(office_id: str, affinity: str) -> str:
     return f"affinity:{office_id}/{affinity}"
 
 
+def key_limit(office_id: str, name: str) -> str:
+    """Returns the limit of a key that jobs of an office carry, such as `customer:7`."""
+    return f"key:{office_id}/{name}"
+
+
 def is_local(limit_key: str) -> bool:
     """Whether a limit belongs to one office; all others are shared between offices."""
-    return limit_key.startswith(("office:", "role:", "affinity:"))
+    return limit_key.startswith(("office:", "role:", "affinity:", "key:"))
+
+
+def is_of_jobs(limit_key: str) -> bool:
+    """Whether jobs bring a limit with them: there may be any number of these, and they go when no lane has them."""
+    return limit_key.startswith(("role:", "affinity:", "key:"))
 
 
 def office_of(limit_key: str) -> str:
     """Returns the office of a local limit."""
     return limit_key.partition(":")[2].partition("/")[0]
+
+
+class RateUnit(StrEnum):
+    """What a rate counts."""
+
+    STARTS = "starts"
+    TOKENS = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A bucket of `burst` that `per_minute` refill. In no span of time is more taken than `burst` and what refills in
+    it; of tokens, only what was taken from a bucket with something in it counts: an end may take more than there is.
+    """
+
+    per_minute: float
+    burst: float
+
+    @classmethod
+    def of(cls, per_minute: float, burst: float | None = None) -> "Rate":
+        """Makes a rate; without `burst` the bucket holds a tenth of what refills in a minute, at least one."""
+        return cls(per_minute, max(per_minute / 10, 1.0) if burst is None else burst)
+
+    def opens_at(self, full_at: Instant) -> Instant:
+        """Returns from when on one can be taken from a bucket that is full again at `full_at`."""
+        return Instant(full_at - math.floor((self.burst - 1) * 60_000_000 / self.per_minute))
+
+    def after(self, full_at: Instant, taken: int, now: Instant) -> Instant:
+        """Returns when the bucket is full again if so much is taken from it now; rounded up, never in favour."""
+        return Instant(max(full_at, now) + math.ceil(taken * 60_000_000 / self.per_minute))
 
 
 class ConcurrencyPolicy(Protocol):
@@ -67,6 +115,11 @@ class Limits:
     resources: Mapping[str, int] = field(default_factory=dict)
     # By resource, for how long jobs of the affinity that it has loaded may go before the next job in order.
     affinity_waits: Mapping[str, float] = field(default_factory=dict)
+    # How many jobs of an office may run at once that carry the same key, by a pattern for keys (`customer:*`). Of
+    # several patterns that fit, the longest counts.
+    limit_keys: Mapping[str, int] = field(default_factory=dict)
+    # By limit (`scheduler`, `office:NAME`, `type:NAME`, `resource:NAME`), what may start or be used in a minute.
+    rates: Mapping[str, Mapping[RateUnit, Rate]] = field(default_factory=dict)
 
     # A resource without a configured count is exclusive (CON-002); `remote` work runs elsewhere and has no limit, nor
     # has `remote:NAME`, by which the quota of one provider is held.
@@ -82,7 +135,13 @@ class Limits:
         return keys
 
     def capacity(self, limit_key: str, office: Office) -> int:
+        capacity = self._capacity(limit_key, office)
+        return ONLY_RATED if capacity == 0 and limit_key in self.rates else capacity
+
+    def _capacity(self, limit_key: str, office: Office) -> int:
         scope, _, name = limit_key.partition(":")
+        if scope == "key":
+            return key_capacity(tuple(self.limit_keys.items()), name.partition("/")[2]) if self.limit_keys else 0
         if scope == "office":
             return office.max_concurrent_jobs
         if scope == "role":
@@ -97,3 +156,10 @@ class Limits:
 
     def room(self, limit_key: str, capacity: int, used: int) -> int:
         return UNLIMITED if capacity == 0 else capacity - used
+
+
+@lru_cache(maxsize=4096)
+def key_capacity(patterns: tuple[tuple[str, int], ...], name: str) -> int:
+    """Returns how many jobs with a key may run at once; 0: no limit. Of the patterns that fit, the longest counts."""
+    found = [(len(pattern), pattern, most) for pattern, most in patterns if fnmatchcase(name, pattern)]
+    return max(found)[2] if found else 0

@@ -22,6 +22,8 @@ FAR = 3.0
 TENTH_TO_NINETIETH = 2.563
 # Work older than all past runs, if these all took the same time, is expected to take this share of its age more.
 OVERDUE_SHARE = 0.1
+# The spread of the logarithm of durations that is assumed where nothing is known.
+USUAL_SPREAD = 0.5
 # Less reported progress is ignored as noise.
 LEAST_FRACTION = 0.02
 
@@ -33,6 +35,13 @@ class Estimate:
     samples: tuple[float, ...]
     seconds: float
     deviation: float
+    # The standard error of the logarithm of `seconds`: how far what is usual may be from this estimate of it.
+    uncertainty: float = 1.0
+
+    def times(self, factor: float) -> "Estimate":
+        """Returns the estimate of work that takes so many times as long."""
+        samples = tuple(factor * sample for sample in self.samples)
+        return Estimate(samples, factor * self.seconds, factor * self.deviation, self.uncertainty)
 
     @property
     def runs(self) -> int:
@@ -65,7 +74,7 @@ class Estimate:
 def estimate(durations: Iterable[float]) -> Estimate | None:
     """Makes an estimate from past durations; None if there are none."""
     samples = _pulled_back(sorted(max(duration, 1e-6) for duration in durations))
-    return Estimate(tuple(samples), fmean(samples), pstdev(samples)) if samples else None
+    return Estimate(tuple(samples), fmean(samples), pstdev(samples), _uncertainty(samples)) if samples else None
 
 
 def guess(known: Iterable[Estimate]) -> Estimate:
@@ -73,6 +82,13 @@ def guess(known: Iterable[Estimate]) -> Estimate:
     usual = [one.seconds for one in known]
     seconds = median(usual) if usual else GUESS_SECONDS
     return Estimate((), seconds, seconds)
+
+
+def _uncertainty(samples: Sequence[float]) -> float:
+    """Of few runs that happen to be alike, nothing says that others are: one run of a usual spread is added."""
+    count = len(samples)
+    spread = pstdev([math.log(sample) for sample in samples])
+    return math.sqrt(((count - 1) * spread**2 + USUAL_SPREAD**2) / count / count)
 
 
 def _pulled_back(samples: Sequence[float]) -> list[float]:

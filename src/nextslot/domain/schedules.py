@@ -8,7 +8,7 @@ from typing import Annotated, Generic, Literal
 
 from nextslot.system.instant import Instant
 
-from .bounds import Affinity, Json, Priority, Seconds, Text
+from .bounds import Affinity, Json, LimitKeys, Priority, Seconds, Text
 from .declared_values import At, Id, Internal, Says, Value
 from .groups import GroupMode, OnFailure
 from .jobs import DEFAULT_OFFICE
@@ -60,6 +60,7 @@ class Template(Value, Generic[At]):
     retry_policy: Mapping[str, Json] | None = None
     resources: Mapping[str, int] | None = None
     affinity: Affinity | None = None
+    limit_keys: LimitKeys | None = None
     webhook: WebhookSetting = None
     description: Text | None = None
     office_id: Annotated[

@@ -176,6 +176,7 @@ class RunEnded(NamedTuple):
     job_type: str
     seconds: float | None
     ended_at: float
+    params: Mapping[str, Json]
 
 
 class ChainEnded(NamedTuple):

@@ -260,7 +260,7 @@ class Runtime:
 
     def rules(self) -> DispatchRules:
         """Returns the current dispatch rules, which a reload can change."""
-        return DispatchRules(self.lanes.policy, self.dispatcher.starvation_after_seconds)
+        return DispatchRules(self.lanes.policy, self.dispatcher.starvation_after_seconds, self.job_types)
 
     def close_offline_transaction(self, tx: Tx) -> None:
         """Ends a transaction of an offline command: stores counters and events, claims no job, sends no message."""

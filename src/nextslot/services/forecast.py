@@ -193,6 +193,7 @@ class ForecastService:
     async def _made(self, office_id: str) -> _Kept:
         began = self._access.clock.now()
         before = await self._version(())
+        await self._fill()
         snapshot = await self._access.read(lambda tx: self._snapshot(tx, office_id))
         made, reported = await self._simulated(snapshot)
         now = self._access.clock.now()
@@ -201,12 +202,11 @@ class ForecastService:
 
     async def _simulated(self, snapshot: Snapshot) -> tuple[Forecast, dict[str, float | None]]:
         """Returns the forecast of a snapshot, and the progress of each run as it was used."""
-        if not self._durations.is_filled:
-            self._durations.fill(await self._access.read(lambda tx: forecast_reads.durations(tx, RUNS_READ)))
+        await self._fill()
         estimates, rules = self._durations.estimates(), self._rules()
         reported = {one.run_id: self._fraction(one.run_id) for one in snapshot.working}
         progress = {run_id: fraction for run_id, fraction in reported.items() if fraction is not None}
-        past = PastRuns(estimates, guess(estimates.values()), progress)
+        past = PastRuns(estimates, guess(estimates.values()), progress, self._durations.models())
         made = await self._threads.run(lambda: _attempt(lambda: make_forecast(snapshot, rules, past)))
         if isinstance(made, Exception):
             raise made
@@ -216,7 +216,12 @@ class ForecastService:
         if offices.get(tx, office_id) is None:
             raise NotFound("office", office_id)
         nodes = self._registry.everybody(tx)
-        return take(tx, office_id, self._rules().policy, nodes, self._access.clock.now())
+        sized_by = {job_type: model.name for job_type, model in self._durations.models().items()}
+        return take(tx, office_id, self._rules().policy, nodes, self._access.clock.now(), sized_by)
+
+    async def _fill(self) -> None:
+        if not self._durations.is_filled:
+            self._durations.fill(await self._access.read(lambda tx: forecast_reads.durations(tx, RUNS_READ)))
 
     def _fraction(self, run_id: str) -> float | None:
         found = self._progress(run_id)

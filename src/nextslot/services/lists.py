@@ -16,6 +16,7 @@ from nextslot.domain import (
     Held,
     Job,
     JobDetail,
+    Limit,
     Listed,
     OfficeStatus,
     Page,
@@ -26,6 +27,7 @@ from nextslot.domain import (
     SchedulerStatus,
 )
 from nextslot.domain.filters import DirectFilter, EventFilter, GroupFilter, JobFilter, RunFilter
+from nextslot.domain.limits import ONLY_RATED
 from nextslot.errors import Invalid, NotFound
 from nextslot.store.contract import Tx
 from nextslot.store.tables import checkpoints, direct, events, filter_sql, jobs, lanes, offices, outages, runs
@@ -266,7 +268,7 @@ def _status(tx: Tx, now: Instant) -> SchedulerStatus:
     return SchedulerStatus(
         now=now,
         offices=tuple(every),
-        limits=tuple(one for one in lanes.all_limits(tx) if not one.limit_key.startswith("affinity:")),
+        limits=tuple(_shown_limit(one) for one in lanes.all_limits(tx) if not _is_of_one_job(one)),
         paused=tuple(sorted(lanes.pauses(tx))),
         held=tuple(
             Held(
@@ -281,3 +283,12 @@ def _status(tx: Tx, now: Instant) -> SchedulerStatus:
         ),
         last_event=events.last(tx),
     )
+
+
+def _is_of_one_job(limit: Limit) -> bool:
+    """Whether it is one of any number of limits that jobs bring with them."""
+    return limit.limit_key.startswith(("affinity:", "key:"))
+
+
+def _shown_limit(limit: Limit) -> Limit:
+    return limit._replace(capacity=0) if limit.capacity == ONLY_RATED else limit

@@ -2,13 +2,13 @@
 
 import gc
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from nextslot import Scheduler, extension_api
-from nextslot.domain.limits import Limits
+from nextslot.domain.limits import Limits, Rate, RateUnit
 from nextslot.extensions.gateway.gateway_service import GatewayService
 from nextslot.extensions.gateway.settings import GatewaySettings, UpstreamSettings
 from nextslot.server.app import Options
@@ -21,11 +21,17 @@ HELLO = [{"role": "user", "content": "Hello"}]
 
 
 @asynccontextmanager
-async def gateway(tmp_path: Path, base_url: str | None, slots: int = 1, **settings: Any) -> AsyncIterator[Server]:
+async def gateway(
+    tmp_path: Path,
+    base_url: str | None,
+    slots: int = 1,
+    rates: Mapping[str, Mapping[RateUnit, Rate]] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Server]:
     """Serves with one upstream, `fake`, at this address; None: with the usual upstreams."""
     upstreams = {} if base_url is None else {"fake": UpstreamSettings(base_url=base_url, token_env=None)}
     given = {"upstreams": upstreams, **settings}
-    limits = Limits(resources={"fake": slots})
+    limits = Limits(resources={"fake": slots}, rates=rates or {})
     scheduler = Scheduler(
         databases.url(tmp_path), data=tmp_path, extensions=[*extension_api.used_by_server(), "gateway"], limits=limits
     )

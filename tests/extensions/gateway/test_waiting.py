@@ -13,6 +13,7 @@ import httpx2
 import openai
 import pytest
 
+from nextslot.domain.limits import Rate, RateUnit
 from nextslot.extensions.gateway import routes
 from tests.extensions.gateway.fake_upstream import OWL, FakeUpstream, fake_upstream
 from tests.extensions.gateway.support import chat, directs, gateway
@@ -89,6 +90,22 @@ async def test_200_callers_are_answered_in_their_order_and_no_slot_is_lost(tmp_p
         else:
             assert all(abs(place - int(text)) <= 20 + slots for place, text in enumerate(order)), order
         await assert_nothing_is_left(server, upstream)
+
+
+async def test_requests_wait_for_what_the_tokens_of_earlier_ones_have_used_of_a_rate(tmp_path: Path) -> None:
+    rates = {"resource:fake": {RateUnit.TOKENS: Rate(per_minute=60, burst=1)}}
+    async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url, slots=4, rates=rates) as server:
+        first = await server.client.post(CHAT, json=chat("plain"))
+        await eventually(lambda: not connected(server))
+
+        refused = await server.client.post(CHAT, json=chat("plain"), headers={"X-Nextslot-Wait": "0"})
+        second = await server.client.post(CHAT, json=chat("plain"))
+        found = await directs(server)
+
+    assert (first.status_code, refused.status_code, second.status_code) == (200, 503, 200)
+    assert first.json()["usage"]["total_tokens"] == 7
+    [earlier, later] = sorted((one for one in found if one.started_at is not None), key=lambda one: one.started_at)
+    assert later.started_at - earlier.finished_at >= 6_900_000, "seven tokens are refilled in seven seconds"
 
 
 async def test_a_stream_reads_its_place_and_its_expected_start_while_it_waits(

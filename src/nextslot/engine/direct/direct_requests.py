@@ -149,7 +149,7 @@ class DirectExecutionHandler:
         started = direct.start(tx, caller.run_id, worker_id, devices, now)
         assert started is not None
         counters = self._lanes.counters(tx)
-        counters.take(lane)
+        counters.start(lane)
         counters.caller_leaves(caller.office_id, caller.lane_id)
         self._timer.note_here(tx, now.after(started.timeout_seconds))
         tx.cause(DirectStarted(caller.run_id))
@@ -189,6 +189,7 @@ class DirectExecutionHandler:
         lane = self._lanes.lane(tx, ended.lane_id)
         self._workers.free(tx, ended.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
+        self._lanes.counters(tx).use_tokens(lane, outcome.result)
         self._outages.after_run(tx, lane, outcome, now)
         return self._answer(tx, run_id, now)
 

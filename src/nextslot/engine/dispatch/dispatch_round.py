@@ -62,6 +62,9 @@ class DispatchRound:
         self._outages = outages
         self.counters = engine.lanes.counters(tx)
         self.now = engine.clock.now()
+        self.buckets = engine.lanes.buckets(tx)
+        if self.buckets is not None:
+            self.buckets.now = self.now
         self.hints = lanes.hints(tx)
         self.paused = lanes.pauses(tx) if self.hints.pauses else set()
         # Resources that do not answer; True where one job may start as a probe.
@@ -88,7 +91,7 @@ class DispatchRound:
         return ("scheduler", "") in self.paused
 
     def is_allowed(self, lane: Lane) -> bool:
-        """Returns whether no pause, no outage and no missing handler holds the lane back. A job that these hold back
+        """Returns whether no pause, outage, rate or missing handler holds the lane back. A job that these hold back
         waits; it does not count as passed over.
         """
         if not self.is_answering(lane):
@@ -101,8 +104,12 @@ class DispatchRound:
         )
 
     def is_answering(self, lane: Lane) -> bool:
-        """Returns whether every resource of the lane answers, or a job of the lane may be the probe."""
-        return not self.unavailable or all(self.unavailable.get(resource, True) for resource in lane.resources)
+        """Returns whether every resource of the lane answers, or a job of the lane may be the probe, and no rate of the
+        lane is used up.
+        """
+        if self.unavailable and not all(self.unavailable.get(resource, True) for resource in lane.resources):
+            return False
+        return self.buckets is None or self.buckets.are_open(lane.needs)
 
     def fits(self, lane: Lane) -> bool:
         return self.counters.has_room(lane.needs, self._held) and self._fits_this_node(lane)
@@ -190,7 +197,7 @@ class DispatchRound:
         # office that was served last stays so.
         if office.turn < self.turn or not office.turn:
             self.turn = office.turn = max(self.turn + 1, self.now)
-        counters.take(lane)
+        counters.start(lane)
         counters.remove_ready(lane.lane_id)
         counters.tally(lane.lane_id).running += 1
         self.note_probe(lane)

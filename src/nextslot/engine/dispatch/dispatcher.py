@@ -51,7 +51,9 @@ class Dispatcher:
 
     def claim(self, tx: Tx) -> None:
         """Starts every job that order and limits allow now. Runs at the end of each transaction that touched them."""
-        counters = self._engine.lanes.counters(tx)
+        counters, buckets = self._engine.lanes.counters(tx), self._engine.lanes.buckets(tx)
+        if buckets is not None:
+            buckets.now = self._engine.clock.now()
         if counters.is_touched and not self.is_dispatching:
             tx.announce("work")
         elif counters.is_touched:
@@ -71,6 +73,8 @@ class Dispatcher:
             if is_busy or self._engine.workers.makes_room(tx):
                 tx.cause(LookAgain())
         counters.save()
+        if buckets is not None:
+            self._engine.timer.note(tx, buckets.save())
 
     def look(self, tx: Tx) -> DispatchRound:
         """Returns a round with the pauses, outages and holds that a claim would find now; starts nothing."""

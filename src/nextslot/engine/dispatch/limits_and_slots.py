@@ -7,16 +7,26 @@ job holds one (INV-003).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from nextslot.domain import Lane, Limit, Office
+from nextslot.domain import Json, Lane, Limit, Office
 from nextslot.domain.devices import NO_DEVICES, Devices, NodeDevices
-from nextslot.domain.limits import UNLIMITED, ConcurrencyPolicy, Limits, affinity_key, is_local, office_key
+from nextslot.domain.limits import (
+    UNLIMITED,
+    ConcurrencyPolicy,
+    Limits,
+    affinity_key,
+    is_local,
+    key_limit,
+    office_key,
+)
 from nextslot.engine.effects import LanesLearned, SlotsChanged
 from nextslot.store.contract import Tx
 from nextslot.store.tables import devices, direct, lanes
 from nextslot.store.tables.lanes import Bound, ClassFront, LaneCounts, LaneTally
+
+from .rates import NO_RATES, Rates, TransactionBuckets
 
 _NOTHING = LaneTally()
 _NO_WAITS: Mapping[str, float] = {}
@@ -49,6 +59,11 @@ class Lanes:
         """Returns the resources that go by affinity, with the time for which the next job in order may wait for it."""
         return getattr(self.policy, "affinity_waits", _NO_WAITS)
 
+    @property
+    def rates(self) -> Rates:
+        """Returns what may start or be used in a minute, by limit."""
+        return getattr(self.policy, "rates", NO_RATES)
+
     def lane_for(
         self,
         tx: Tx,
@@ -57,15 +72,18 @@ class Lanes:
         job_type: str,
         resources: Mapping[str, int],
         affinity: str | None = None,
+        limit_keys: Sequence[str] | None = None,
     ) -> int:
         """Returns the lane of such a job, and creates it when it is first needed."""
         if affinity is not None and not any(resource in self.affinity_waits for resource in resources):
             affinity = None
         told = str(sorted(resources.items())) + ("" if affinity is None else f" {affinity}")
+        if limit_keys:
+            told += f" {sorted(limit_keys)}"
         wanted = (office.office_id, role, job_type, told)
         known = self._known.by_limits.get(wanted) or tx.local(self._new_known).by_limits.get(wanted)
         if known is None:
-            known = self._stored_lane(tx, office, role, job_type, resources, affinity)
+            known = self._stored_lane(tx, office, role, job_type, resources, affinity, limit_keys)
             tx.local(self._new_known).by_limits[wanted] = known
         return known
 
@@ -77,8 +95,9 @@ class Lanes:
         job_type: str,
         resources: Mapping[str, int],
         affinity: str | None,
+        limit_keys: Sequence[str] | None,
     ) -> int:
-        keys, local, shared, class_key = self._limits_of(office, role, job_type, resources, affinity)
+        keys, local, shared, class_key = self._limits_of(office, role, job_type, resources, affinity, limit_keys)
         lane_id = lanes.find(tx, office.office_id, class_key, local)
         if lane_id is None:
             for key in keys:
@@ -89,10 +108,16 @@ class Lanes:
         return lane_id
 
     def combination(
-        self, tx: Tx, office: Office, role: str | None, job_type: str, resources: Mapping[str, int]
+        self,
+        tx: Tx,
+        office: Office,
+        role: str | None,
+        job_type: str,
+        resources: Mapping[str, int],
+        limit_keys: Sequence[str] | None = None,
     ) -> Combination:
         """Returns which lane such a job would have; creates nothing."""
-        _, local, _, class_key = self._limits_of(office, role, job_type, resources)
+        _, local, _, class_key = self._limits_of(office, role, job_type, resources, None, limit_keys)
         lane_id = lanes.find(tx, office.office_id, class_key, local)
         is_new_class = lane_id is None and not lanes.has_class(tx, office.office_id, class_key)
         is_new_lane = lane_id is None or lanes.counts(tx, lane_id).first is None
@@ -105,11 +130,14 @@ class Lanes:
         job_type: str,
         resources: Mapping[str, int],
         affinity: str | None = None,
+        limit_keys: Sequence[str] | None = None,
     ) -> tuple[Mapping[str, int], dict[str, int], dict[str, int], str]:
         """Returns all limits of such a job, those of its office and the others, and its class."""
         keys = self.policy.keys(office.office_id, role, job_type, resources)
         if affinity is not None:
             keys = {**keys, affinity_key(office.office_id, affinity): 1}
+        if limit_keys:
+            keys = {**keys, **{key_limit(office.office_id, name): 1 for name in limit_keys}}
         local = {key: units for key, units in keys.items() if is_local(key)}
         shared = {key: units for key, units in keys.items() if not is_local(key)}
         class_key = lanes.class_key(job_type, resources, shared, keys.get(office_key(office.office_id), 0))
@@ -123,6 +151,13 @@ class Lanes:
 
     def counters(self, tx: Tx) -> "TransactionCounters":
         return tx.local(self._new_counters)
+
+    def buckets(self, tx: Tx) -> TransactionBuckets | None:
+        """Returns the buckets of a transaction; None where no limit has a rate."""
+        return tx.local(self._new_buckets) if self.rates else None
+
+    def _new_buckets(self, tx: Tx) -> TransactionBuckets:
+        return TransactionBuckets(tx, self.rates)
 
     def _new_counters(self, tx: Tx) -> "TransactionCounters":
         return TransactionCounters(tx, self)
@@ -344,8 +379,19 @@ class TransactionCounters:
             known = self._tallies[lane_id] = LaneTally()
         return known
 
+    def start(self, lane: Lane) -> None:
+        """Counts a job of this lane that starts, in its limits and their rates."""
+        self.take(lane)
+        if (buckets := self._lanes.buckets(self._tx)) is not None:
+            buckets.take(lane)
+
+    def use_tokens(self, lane: Lane, result: Json) -> None:
+        """Counts the tokens that a result of this lane says were used."""
+        if (buckets := self._lanes.buckets(self._tx)) is not None:
+            buckets.take_tokens(lane, result)
+
     def take(self, lane: Lane) -> None:
-        """Counts a job of this lane that starts."""
+        """Counts a job of this lane that runs."""
         self._use(lane, 1)
 
     def give_back(self, lane: Lane) -> None:
@@ -389,6 +435,8 @@ class TransactionCounters:
     def forget_limits(self) -> None:
         """Lets the limits be read again, because the transaction has entered another office."""
         self._limits, self._room = {}, {}
+        if (buckets := self._lanes.buckets(self._tx)) is not None:
+            buckets.forget()
 
     def has_news(self) -> bool:
         """Returns whether other nodes may find something to start that they could not start before."""
@@ -450,12 +498,19 @@ class TransactionCounters:
 
     def _open(self, office: OfficeCounters, lane_id: int, chosen: dict[str, int]) -> None:
         lane = self._lanes.lane(self._tx, lane_id)
-        if lane.class_key not in chosen and not self.is_closed(lane) and self.has_room(lane.local, {}):
+        if lane.class_key in chosen or self.is_closed(lane) or not self.has_room(lane.local, {}):
+            return
+        if self._are_rates_open(lane.local):
             chosen[lane.class_key] = lane_id
 
     def _is_class_open(self, office: OfficeCounters, front: Lane) -> bool:
         own = {key: units for key, units in front.class_needs.items() if key in front.local}
-        return not self.is_class_closed(front) and self.has_room(own, {})
+        is_open = not self.is_class_closed(front) and self.has_room(own, {})
+        return is_open and self._are_rates_open(own)
+
+    def _are_rates_open(self, limit_keys: Mapping[str, int]) -> bool:
+        buckets = self._lanes.buckets(self._tx)
+        return buckets is None or buckets.are_open(limit_keys)
 
     def _write_lanes(self, office: OfficeCounters) -> None:
         """Writes what has changed. Where a lane stands is written apart: jobs that start from it do not change that."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from nextslot.domain import FailureKind, Outcome, RunStatus
+from nextslot.domain import FailureKind, Json, Outcome, RunStatus
 from nextslot.engine.direct.connected_callers import ConnectedCallers
 from nextslot.engine.effects import Claim, RunEnded, WorkKind
 from nextslot.engine.forecast.run_durations import Durations
@@ -107,12 +107,12 @@ class Runner:
             self._look_after(self._executor.stall_alarm_seconds or LOOK_SECONDS)
         task.add_done_callback(self._left)
 
-    def ended(self, job_type: str, seconds: float | None, ended_at: float) -> None:
+    def ended(self, job_type: str, seconds: float | None, ended_at: float, params: Mapping[str, Json]) -> None:
         """Notes the end of a run after its commit and before the launches of that commit. If there are several, the
         first one counts.
         """
         if seconds is not None and self._durations.is_filled:
-            self._durations.note(job_type, seconds)
+            self._durations.note(job_type, seconds, params)
         if self._freed_at is None:
             self._freed_at = ended_at
 
@@ -271,7 +271,7 @@ class Runner:
         stored = finisher.finish(tx, claim.run_id, claim.job_id, outcome, now, waited_us)
         if stored is not None:
             took = seconds if outcome.status is RunStatus.COMPLETED else None
-            tx.cause(RunEnded(claim.job_type, took, ended_at))
+            tx.cause(RunEnded(claim.job_type, took, ended_at, claim.params))
         return stored
 
     def _left(self, task: asyncio.Task[None]) -> None:

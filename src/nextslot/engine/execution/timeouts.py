@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from nextslot.domain import FailureKind
+from nextslot.domain.limits import is_local, office_of
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch import aging_steps
 from nextslot.engine.dispatch.resource_outages import Outages
@@ -18,7 +19,7 @@ from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
 from nextslot.engine.signals.signals import Signals
 from nextslot.store.contract import ALL, Store, Tx
-from nextslot.store.tables import jobs, outages, runs, schedules
+from nextslot.store.tables import jobs, outages, rates, runs, schedules
 from nextslot.store.tables.outages import Outage
 from nextslot.system.clock import Alarm
 from nextslot.system.instant import Instant
@@ -97,8 +98,9 @@ class TimeoutManager:
         direct: DirectExecutionHandler,
         outages_: Outages,
         trigger: ScheduleTrigger | None = None,
+        wakes_for_steps: bool = True,
     ) -> None:
-        """A forecast passes no schedules, because it does not predict jobs that are not submitted."""
+        """A forecast ages its jobs before it starts some, and needs no alarm for their steps."""
         self._clock = engine.clock
         self._timer = engine.timer
         self._finisher = finisher
@@ -106,6 +108,7 @@ class TimeoutManager:
         self._outages = outages_
         self._signals = Signals(engine, finisher)
         self._schedules = trigger
+        self._wakes_for_steps = wakes_for_steps
         self._engine = engine
         self._store: Store | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -148,11 +151,25 @@ class TimeoutManager:
     def _upcoming(self, tx: Tx) -> Instant | None:
         occurrence = None if self._schedules is None else schedules.next_instant(tx)
         probe = outages.next_probe(tx, self._clock.now())
-        return _first(jobs.next_instant(tx), self._next_step(tx), probe, occurrence)
+        return _first(jobs.next_instant(tx), self._next_step(tx), probe, occurrence, self._next_wake(tx))
+
+    def _next_wake(self, tx: Tx) -> Instant | None:
+        """Returns when a rate that holds work back lets some start."""
+        return rates.next_wake(tx) if self._engine.lanes.rates else None
+
+    def _wake_rates(self, tx: Tx, now: Instant) -> None:
+        """Lets the work be looked at that rates have held back until now."""
+        if not self._engine.lanes.rates:
+            return
+        counters = self._engine.lanes.counters(tx)
+        for limit_key in rates.wake(tx, now):
+            counters.is_freed = True
+            if is_local(limit_key):
+                counters.office(office_of(limit_key))
 
     def _next_step(self, tx: Tx) -> Instant | None:
-        """Returns when a job ages next. A forecast needs no alarm for this: it ages jobs before it starts some."""
-        return None if self._schedules is None else jobs.next_step(tx)
+        """Returns when a job ages next, if this needs an alarm."""
+        return jobs.next_step(tx) if self._wakes_for_steps else None
 
     def expire_if_late(self, tx: Tx) -> None:
         """Expires jobs before a dispatch if the timer is late, so that no expired job starts."""
@@ -182,6 +199,7 @@ class TimeoutManager:
         no_more_cancels = self._finisher.cancel_some(tx, now)
         no_more_steps = aging_steps.do_due(tx, self._engine.lanes, now)
         to_probe, next_probe = self._outages.do_due(tx, now)
+        self._wake_rates(tx, now)
         no_more_occurrences, next_occurrence = True, None
         if self._schedules is not None:
             no_more_occurrences, next_occurrence = self._schedules.do_due(tx, now, BATCH)
@@ -195,7 +213,14 @@ class TimeoutManager:
             and no_more_occurrences,
             to_probe=to_probe,
             # Read after the batch, which may have stored a new due time.
-            upcoming=_first(jobs.next_instant(tx), self._next_step(tx), own.upcoming, next_probe, next_occurrence),
+            upcoming=_first(
+                jobs.next_instant(tx),
+                self._next_step(tx),
+                own.upcoming,
+                next_probe,
+                next_occurrence,
+                self._next_wake(tx),
+            ),
         )
 
     def _do_own(self, tx: Tx, now: Instant) -> Due:

@@ -2,23 +2,27 @@
 rules.
 
 All deciding components (Dispatcher, JobFinisher, TimeoutManager, …) are the real ones; only time is virtual, and
-durations are taken from past runs. It predicts no failures, no retries and no jobs that have not been submitted.
+durations are taken from past runs. It predicts no failures, no retries, and of the jobs that have not been submitted
+those that schedules will make.
 `expected_starts` calls it.
 """
 
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from nextslot.domain import (
     Expected,
     FailureKind,
+    Json,
     Outcome,
+    Schedule,
 )
 from nextslot.domain.limits import ConcurrencyPolicy
 from nextslot.domain.run_estimates import Certainty, Estimate, weakest
+from nextslot.domain.run_sizes import SizeModel, sizes_of
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch import aging_steps
 from nextslot.engine.dispatch.dispatcher import Dispatcher
@@ -42,10 +46,12 @@ from nextslot.engine.finish.dependents import DependencyResolver
 from nextslot.engine.finish.group_progress import GroupProgress
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.finish.retries import RetryController
+from nextslot.engine.schedules.schedule_trigger import BATCH, Batch, ScheduleTrigger
+from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.submit.intake import Intake
 from nextslot.engine.submit.queue_order import QueueManager
 from nextslot.engine.webhooks.webhook_outbox import SilentWebhooks
-from nextslot.executors.job_types import JobTypes
+from nextslot.executors.job_types import JobType, JobTypes
 from nextslot.store.contract import Tx
 from nextslot.store.sqlite.in_memory_copy import InMemoryCopy
 from nextslot.store.tables.direct import WaitingCaller
@@ -60,6 +66,10 @@ STOP_SECONDS = 10.0
 # Predicts nothing later than this.
 HORIZON_SECONDS = 400 * 24 * 3600.0
 MOST_STEPS = 20_000
+# So many jobs of schedules are predicted; later ones are not.
+MOST_OF_SCHEDULES = 500
+# How the ids of what a simulation makes begin.
+MADE = "simulator-"
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 GOLDEN = 0.618034
 
@@ -70,6 +80,8 @@ class DispatchRules:
 
     policy: ConcurrencyPolicy
     starvation_after_seconds: float
+    # What the jobs of schedules get from their types.
+    job_types: JobTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +91,17 @@ class PastRuns:
     estimates: Mapping[str, Estimate]
     guess: Estimate
     progress: Mapping[str, float]
+    # By type, what its parameters say.
+    models: Mapping[str, SizeModel] = field(default_factory=dict)
 
     @property
     def varies(self) -> bool:
         return any(one.deviation > 0 for one in self.estimates.values())
 
-    def of(self, job_type: str) -> Estimate:
-        return self.estimates.get(job_type, self.guess)
+    def of(self, job_type: str, params: Mapping[str, Json]) -> Estimate:
+        model = self.models.get(job_type)
+        sized = None if model is None else model.of(sizes_of(params))
+        return self.estimates.get(job_type, self.guess) if sized is None else sized
 
 
 class ForecastSimulator:
@@ -101,6 +117,10 @@ class ForecastSimulator:
         # The estimates that the current instant of the simulation depends on.
         self._certainty = Certainty()
         self.expected: dict[str, Expected] = {}
+        # The variance of each start, as far as it comes from the work that has to end before.
+        self.spreads: dict[str, float] = {}
+        # By type, the seconds of its work that starts, and how uncertain they are.
+        self.shares: dict[str, list[float]] = {}
         self._wire(rules)
         self._copy = InMemoryCopy(self._close_transaction, self._effects())
         self._copy.fill(snapshot.copies)
@@ -113,7 +133,7 @@ class ForecastSimulator:
         engine = EngineContext(
             self._clock,
             chance,
-            _OnAnyNode(self._capacity),
+            _OnAnyNode(self._capacity, rules.job_types),
             self._lanes,
             self._capacity,
             self._timer,
@@ -132,7 +152,8 @@ class ForecastSimulator:
         direct = _ConnectedCallers(engine, intake, outages, "(simulator)")
         self._finishers: Mapping[WorkKind, WorkFinisher] = {WorkKind.JOB: finisher, WorkKind.DIRECT: direct}
         self._dispatcher = Dispatcher(engine, direct, outages, rules.starvation_after_seconds)
-        self._timeouts = TimeoutManager(engine, finisher, direct, outages)
+        trigger = _SomeOccurrences(engine, intake, OfficeQuotas()) if self._snapshot.has_schedules else None
+        self._timeouts = TimeoutManager(engine, finisher, direct, outages, trigger, wakes_for_steps=False)
 
     def _effects(self) -> Interpreter:
         """Returns the interpreter for a simulation: nothing really runs, so only effects on the next start are carried
@@ -204,7 +225,7 @@ class ForecastSimulator:
     # Running work, and new starts.
 
     def _continue(self, working: Working) -> None:
-        now, work = self._snapshot.now, self._past.of(working.job_type)
+        now, work = self._snapshot.now, self._past.of(working.job_type, working.params)
         elapsed = max(now - working.started_at, 0) / 1_000_000
         fraction = self._past.progress.get(working.run_id)
         left = work.remaining(elapsed, fraction)
@@ -225,7 +246,10 @@ class ForecastSimulator:
         self._push(at, _End(working.kind, working.run_id, working.id, working.is_stopping, certainty))
 
     def _launch(self, claim: Claim) -> None:
-        now, work = self._clock.now(), self._past.of(claim.job_type)
+        now, work = self._clock.now(), self._past.of(claim.job_type, claim.params)
+        self.spreads[claim.job_id] = self._certainty.variance
+        share = self.shares.setdefault(claim.job_type, [0.0, work.uncertainty])
+        share[0] += work.seconds
         seconds = work.drawn(self._share()) if self._draw else work.seconds
         at = now.after(seconds if claim.timeout_seconds is None else min(seconds, claim.timeout_seconds))
         self.expected[claim.job_id] = Expected(
@@ -273,12 +297,33 @@ class _End:
         return Outcome.failed(FailureKind.CANCELLED, "cancelled") if self.is_stopping else Outcome.completed()
 
 
+class _SomeOccurrences(ScheduleTrigger):
+    """Fires schedules, until they have made so many jobs that a forecast would take too long."""
+
+    _made = 0
+
+    def do_due(self, tx: Tx, now: Instant, limit: int = BATCH) -> tuple[bool, Instant | None]:
+        if self._made >= MOST_OF_SCHEDULES:
+            return True, None
+        return super().do_due(tx, now, limit)
+
+    def _fire(self, tx: Tx, due: Sequence[Schedule], now: Instant) -> Batch:
+        done = super()._fire(tx, due, now)
+        self._made += done.jobs
+        return done
+
+
 class _OnAnyNode(JobTypes):
     """Job types in a forecast, which runs nothing: it is enough that a live node has the handler."""
 
-    def __init__(self, machines: ClusterCapacity) -> None:
+    def __init__(self, machines: ClusterCapacity, known: JobTypes) -> None:
         super().__init__()
         self._capacity = machines
+        self._known = known
+        self.role_timeouts = known.role_timeouts
+
+    def get(self, name: str) -> JobType:
+        return self._known.get(name)
 
     def __contains__(self, name: str) -> bool:
         return self._capacity.runs_elsewhere(name)
@@ -337,7 +382,7 @@ class _Numbered:
         self._numbers = itertools.count()
 
     def new_id(self) -> str:
-        return f"simulator-{next(self._numbers)}"
+        return f"{MADE}{next(self._numbers)}"
 
     def fraction(self) -> float:
         return 0.5

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nextslot.domain import GroupMode, Node
+from nextslot.domain import GroupMode, Json, Node
 from nextslot.domain.jobs import order_priority
 from nextslot.domain.limits import (
     UNLIMITED,
@@ -18,7 +18,7 @@ from nextslot.domain.limits import (
 from nextslot.domain.run_estimates import linked
 from nextslot.engine.effects import WorkKind
 from nextslot.store.contract import Tx
-from nextslot.store.tables import forecast_reads
+from nextslot.store.tables import column_codec, forecast_reads
 from nextslot.store.tables.forecast_reads import Rows
 from nextslot.store.tables.lanes import Bound
 from nextslot.system.instant import Instant
@@ -29,8 +29,14 @@ WINDOW = 1000
 OTHERS = 3000
 MOST_OFFICES = 1000
 MOST_RUNNING = 10_000
+# How many schedules are included, those that fire next.
+MOST_SCHEDULES = 500
 # A forecast assumes that reservations are renewed, and does not know when a resource answers again.
 NEVER = Instant(2**62)
+
+
+NO_PARAMS: Mapping[str, Json] = {}
+NONE_SIZED: Mapping[str, str] = {}
 
 
 class Working(NamedTuple):
@@ -46,6 +52,8 @@ class Working(NamedTuple):
     lane_id: int
     worker_id: str
     is_stopping: bool
+    # What its duration depends on.
+    params: Mapping[str, Json] = NO_PARAMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +70,21 @@ class Snapshot:
     # How many of the copied jobs of each lane are ready to start, and the place of the first.
     ready: Mapping[int, tuple[int, Bound]]
     nodes: Sequence[Node]
+    # Whether schedules make more jobs of these offices.
+    has_schedules: bool
     # Whether jobs of an office move forward while they are ready.
     has_aging: bool
 
 
-def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node], now: Instant) -> Snapshot:
+def take(
+    tx: Tx,
+    office_id: str,
+    policy: ConcurrencyPolicy,
+    nodes: Sequence[Node],
+    now: Instant,
+    sized_by: Mapping[str, str] = NONE_SIZED,
+) -> Snapshot:
+    """`sized_by`: by type, the parameter on which durations depend."""
     queue = forecast_reads.queue(tx, office_id, WINDOW + 1)
     is_whole = len(queue.rows) <= WINDOW
     queue = Rows(queue.table, queue.columns, queue.rows[:WINDOW])
@@ -76,36 +94,45 @@ def take(tx: Tx, office_id: str, policy: ConcurrencyPolicy, nodes: Sequence[Node
         forecast_reads.limits(tx),
     )
     others = _others(tx, office_id, _can_be_full(limits, policy, nodes), any(node.max_running for node in nodes))
+    schedules = forecast_reads.schedules(tx, {office_id, *others}, MOST_SCHEDULES)
     jobs = _together([running, queue, *(forecast_reads.queue(tx, other, share) for other, share in others.items())])
     groups = forecast_reads.groups(tx, {group_id for group_id in jobs.column("group_id") if group_id is not None})
     jobs = _together([jobs, *_members(tx, jobs, groups), forecast_reads.chains(tx, _retried(jobs))])
     runs = forecast_reads.runs(tx, running.column("job_id"))
-    offices = {office_id, *jobs.column("office_id"), *callers.column("office_id")}
+    offices = {office_id, *jobs.column("office_id"), *callers.column("office_id"), *schedules.column("office_id")}
     settings = forecast_reads.offices(tx, offices)
+    sizes = _sizes(tx, jobs, sized_by)
+    lanes = forecast_reads.lanes(tx, {*jobs.column("lane_id"), *callers.column("lane_id")})
     copies = [
         settings,
-        forecast_reads.lanes(tx, {*jobs.column("lane_id"), *callers.column("lane_id")}),
+        lanes,
         limits,
+        forecast_reads.limits_of(tx, lanes),
+        forecast_reads.rates(tx),
         forecast_reads.pauses(tx),
         _outages(forecast_reads.outages(tx)),
         forecast_reads.affinities(tx),
         groups,
-        jobs,
+        _with_params(jobs, sizes),
         runs,
         forecast_reads.edges(tx, jobs.column("job_id")),
         callers,
         forecast_reads.reservations(tx).mapped("expires_at", lambda at: NEVER),
+        schedules,
+        # Nothing is sent, so no address is checked.
+        forecast_reads.templates(tx, schedules.column("template_id")).mapped("webhook", lambda webhook: None),
     ]
     return Snapshot(
         office_id=office_id,
         now=now,
         copies=copies,
-        working=[*_running(running, runs), *_direct(callers)],
+        working=[*_running(running, runs, sizes), *_direct(callers)],
         queue=queue.column("job_id"),
         is_whole=is_whole,
         waiting=_waiting(callers, office_id),
         ready=_ready(jobs),
         nodes=nodes,
+        has_schedules=bool(schedules.rows),
         has_aging=any(settings.column("priority_aging_seconds")),
     )
 
@@ -131,22 +158,30 @@ def _can_be_full(limits: Rows, policy: ConcurrencyPolicy, nodes: Sequence[Node])
 
 
 def _others(tx: Tx, office_id: str, can_be_full: set[str], share_slots: bool) -> dict[str, int]:
-    """Returns the other offices to include, and how many of their jobs; all offices if nodes have limited slots."""
-    queued = forecast_reads.queued_offices(tx, MOST_OFFICES) if can_be_full or share_slots else []
-    if set(queued) <= {office_id}:
+    """Returns the other offices to include, and how many of their jobs; all offices if nodes have limited slots.
+
+    An office whose schedules fire next counts as one with queued jobs.
+    """
+    if not can_be_full and not share_slots:
         return {}
-    found = set(queued) if share_slots else _sharing(tx, office_id, queued, can_be_full)
+    scheduled = forecast_reads.scheduled_offices(tx, MOST_SCHEDULES)
+    queued = scheduled.union(forecast_reads.queued_offices(tx, MOST_OFFICES))
+    if queued <= {office_id}:
+        return {}
+    found = queued if share_slots else _sharing(tx, office_id, queued, can_be_full, scheduled)
     found.discard(office_id)
     return {other: max(min(WINDOW, OTHERS // len(found)), 1) for other in sorted(found)}
 
 
-def _sharing(tx: Tx, office_id: str, queued: list[str], can_be_full: set[str]) -> set[str]:
-    """Returns the queued offices that share such a limit with this office, directly or through others."""
+def _sharing(tx: Tx, office_id: str, queued: set[str], can_be_full: set[str], scheduled: set[str]) -> set[str]:
+    """Returns the queued offices that share such a limit with this office, directly or through others; also those of
+    which nothing says yet what their schedules share.
+    """
     lanes = forecast_reads.lanes_of(tx, {office_id, *queued})
     shared: dict[str, set[str]] = {}
     for office, limits in zip(lanes.column("office_id"), lanes.column("shared"), strict=True):
         shared.setdefault(office, set()).update(can_be_full & forecast_reads.lane_limits(limits).keys())
-    return linked(office_id, shared) & set(queued)
+    return (linked(office_id, shared) & queued) | (scheduled - shared.keys())
 
 
 def _members(tx: Tx, jobs: Rows, groups: Rows) -> list[Rows]:
@@ -187,7 +222,24 @@ def _ready(jobs: Rows) -> dict[int, tuple[int, Bound]]:
     return ready
 
 
-def _running(running: Rows, runs: Rows) -> list[Working]:
+def _sizes(tx: Tx, jobs: Rows, sized_by: Mapping[str, str]) -> dict[str, Mapping[str, Json]]:
+    """Returns of each job whose duration depends on a parameter that parameter alone."""
+    if not sized_by:
+        return {}
+    types = dict(zip(jobs.column("job_id"), jobs.column("job_type"), strict=True))
+    found = forecast_reads.params(tx, [job_id for job_id, job_type in types.items() if job_type in sized_by])
+    names = {job_id: sized_by[types[job_id]] for job_id in found}
+    return {job_id: {name: found[job_id][name]} for job_id, name in names.items() if name in found[job_id]}
+
+
+def _with_params(jobs: Rows, sizes: Mapping[str, Mapping[str, Json]]) -> Rows:
+    if not sizes:
+        return jobs
+    rows = [(*row, column_codec.dumps(sizes.get(row[0], NO_PARAMS))) for row in jobs.rows]
+    return Rows(jobs.table, (*jobs.columns, "params"), rows)
+
+
+def _running(running: Rows, runs: Rows, sizes: Mapping[str, Mapping[str, Json]]) -> list[Working]:
     run_of = {job_id: (run_id, timeout_at) for run_id, job_id, _, timeout_at in runs.rows}
     wanted = ("job_id", "job_type", "office_id", "started_at", "cancel_mode", "lane_id", "worker_id")
     return [
@@ -202,6 +254,7 @@ def _running(running: Rows, runs: Rows) -> list[Working]:
             lane_id=lane_id,
             worker_id=worker_id,
             is_stopping=cancel_mode == "interrupt",
+            params=sizes.get(job_id, NO_PARAMS),
         )
         for job_id, job_type, office_id, started_at, cancel_mode, lane_id, worker_id in zip(
             *(running.column(name) for name in wanted), strict=True

@@ -4,40 +4,57 @@ It is filled from the store by the first forecast, and from then on `execution/r
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from nextslot.domain import Json
 from nextslot.domain.run_estimates import Estimate, estimate
+from nextslot.domain.run_sizes import Sized, SizeModel, learn, sizes_of
 
 # Older runs say less about current durations.
 KEPT = 50
 # How many of the newest runs are read to fill the cache.
 RUNS_READ = 10_000
+# After so many new runs of a type, it is learned again what its parameters say.
+LEARNED_EVERY = 5
 
 
 class Durations:
     def __init__(self) -> None:
-        self._seconds: dict[str, deque[float]] = {}
+        self._past: dict[str, deque[Sized]] = {}
         self._estimates: dict[str, Estimate] = {}
+        self._models: dict[str, SizeModel | None] = {}
+        # By type, the runs since its model was learned.
+        self._new: dict[str, int] = {}
         self.is_filled = False
 
-    def note(self, job_type: str, seconds: float) -> None:
-        self._seconds.setdefault(job_type, deque(maxlen=KEPT)).append(seconds)
+    def note(self, job_type: str, seconds: float, params: Mapping[str, Json]) -> None:
+        self._past.setdefault(job_type, deque(maxlen=KEPT)).append(Sized(seconds, sizes_of(params)))
         self._estimates.pop(job_type, None)
+        self._new[job_type] = self._new.get(job_type, 0) + 1
+        if self._new[job_type] >= LEARNED_EVERY:
+            self._models.pop(job_type, None)
 
-    def fill(self, newest_first: Iterable[tuple[str, float]]) -> None:
+    def fill(self, newest_first: Iterable[tuple[str, float, Mapping[str, Json]]]) -> None:
         """Adds stored durations, once: two forecasts at the same time may both have read them."""
         if self.is_filled:
             return
-        for job_type, seconds in newest_first:
-            kept = self._seconds.setdefault(job_type, deque(maxlen=KEPT))
+        for job_type, seconds, params in newest_first:
+            kept = self._past.setdefault(job_type, deque(maxlen=KEPT))
             if len(kept) < KEPT:
-                kept.appendleft(seconds)
+                kept.appendleft(Sized(seconds, sizes_of(params)))
         self.is_filled = True
 
     def estimates(self) -> dict[str, Estimate]:
-        for job_type, kept in self._seconds.items():
+        for job_type, kept in self._past.items():
             if job_type not in self._estimates:
-                made = estimate(kept)
+                made = estimate(run.seconds for run in kept)
                 assert made is not None
                 self._estimates[job_type] = made
         return dict(self._estimates)
+
+    def models(self) -> dict[str, SizeModel]:
+        """Returns what parameters say about durations, by type; nothing for a type whose parameters say nothing."""
+        for job_type, kept in self._past.items():
+            if job_type not in self._models:
+                self._models[job_type], self._new[job_type] = learn(list(kept)), 0
+        return {job_type: model for job_type, model in self._models.items() if model is not None}

@@ -25,6 +25,7 @@ from nextslot.engine.dispatch.affinity import waits_for
 from nextslot.engine.dispatch.dispatch_round import CapacityHold, DispatchRound
 from nextslot.engine.dispatch.dispatcher import Dispatcher
 from nextslot.engine.dispatch.node_eligibility import Usage, has_handler, no_node
+from nextslot.engine.dispatch.rates import UsedUp
 from nextslot.engine.effects import WorkKind
 from nextslot.engine.engine_context import EngineContext
 from nextslot.errors import NotFound
@@ -132,6 +133,8 @@ class Explainer:
             elif view.counters.room({key: units}) < 1:
                 is_full = True
                 yield _full(limit, units, list(self._holders_of(tx, key, holders, seen_by)))
+        for used_up in view.buckets.used_up(lane.needs) if view.buckets is not None else ():
+            yield _rate_full(used_up)
         nowhere = self._nowhere(tx, lane, holders)
         # If a limit is full as well, do not report the nodes: running work that ends makes room in both.
         if nowhere is not None and not (is_full and nowhere.data["is_possible"]):
@@ -350,6 +353,24 @@ def _full(limit: Limit, units: int, holders: list[dict[str, Json]]) -> Reason:
     )
 
 
+def _rate_full(used_up: UsedUp) -> Reason:
+    limit_key, unit, rate, until = used_up
+    scope, _, name = limit_key.partition(":")
+    words = {"office": "office", "type": "job type", "resource": "resource"}
+    what = f"the {words[scope]} {name!r}" if scope in words else "the whole scheduler"
+    return Reason(
+        code="rate_full",
+        text=f"The rate of {what}, {rate.per_minute:,g} {unit} a minute, is used up until {until}.",
+        data={
+            "limit": limit_key,
+            "unit": unit,
+            "per_minute": rate.per_minute,
+            "burst": rate.burst,
+            "until": str(until),
+        },
+    )
+
+
 def _never_fits(limit: Limit, units: int) -> Reason:
     return Reason(
         code="never_fits",
@@ -434,6 +455,9 @@ def _limit(limit: Limit, first: bool = True) -> str:
     if scope == "role":
         office_id, _, role = name.partition("/")
         return f"{the} limit of the role {role!r} in the office {office_id!r}"
+    if scope == "key":
+        office_id, _, key = name.partition("/")
+        return f"{the} limit of the key {key!r} in the office {office_id!r}"
     words = {"office": "limit of the office", "type": "limit of the job type", "resource": "resource"}
     return f"{the} {words[scope]} {name!r}" if scope in words else f"{the} limit {limit.limit_key!r}"
 

@@ -61,7 +61,7 @@ class _Made(NamedTuple):
 
 
 @dataclass
-class _Batch:
+class Batch:
     """The changes of one transaction for the schedules that are due."""
 
     # The handled schedules with their next times; and their stored progress.
@@ -100,7 +100,7 @@ class ScheduleTrigger:
     def do_due(self, tx: Tx, now: Instant, limit: int = BATCH) -> tuple[bool, Instant | None]:
         """Fires due occurrences. Returns whether these were all of them, and when the next one is due."""
         due = schedules.due(tx, now, limit)
-        done = self._fire(tx, due, now) if due else _Batch()
+        done = self._fire(tx, due, now) if due else Batch()
         handled = len(done.advanced) + len(done.unreadable)
         return handled == len(due) < limit, schedules.next_instant(tx)
 
@@ -190,11 +190,11 @@ class ScheduleTrigger:
 
     # Firing.
 
-    def _fire(self, tx: Tx, due: Sequence[Schedule], now: Instant) -> _Batch:
+    def _fire(self, tx: Tx, due: Sequence[Schedule], now: Instant) -> Batch:
         made_from = templates.get_many(tx, {schedule.template_id for schedule in due})
         skipping = [schedule.schedule_id for schedule in due if schedule.overlap is Overlap.SKIP]
         at_work = schedules.at_work(tx, skipping) if skipping else set()
-        batch = _Batch()
+        batch = Batch()
         for schedule in due:
             if batch.jobs >= MOST_JOBS:
                 break
@@ -209,7 +209,7 @@ class ScheduleTrigger:
     def _plan(
         self,
         tx: Tx,
-        batch: _Batch,
+        batch: Batch,
         schedule: Schedule,
         cron: Cron,
         template: Template,
@@ -237,7 +237,7 @@ class ScheduleTrigger:
             at_work.add(schedule.schedule_id)
         batch.planned.append((schedule, account.upcoming))
 
-    def _over_quota(self, tx: Tx, batch: _Batch, office_id: str, new: NewJob | NewGroup, now: Instant) -> str | None:
+    def _over_quota(self, tx: Tx, batch: Batch, office_id: str, new: NewJob | NewGroup, now: Instant) -> str | None:
         """Returns why the quotas of an office do not allow these jobs now. They are then skipped; other schedules still
         fire.
         """
@@ -247,7 +247,7 @@ class ScheduleTrigger:
         wanted = [new] if isinstance(new, NewJob) else new.jobs
         return room.take(len(wanted), lambda: self._intake.combinations(tx, wanted, now))
 
-    def _store(self, tx: Tx, batch: _Batch, now: Instant) -> None:
+    def _store(self, tx: Tx, batch: Batch, now: Instant) -> None:
         made = self._make(tx, [one.new for one in batch.wanted], now)
         fired = []
         refused: dict[str, str] = {}
@@ -278,7 +278,7 @@ class ScheduleTrigger:
             return error
         return _Made(first.job, group)
 
-    def _advance(self, tx: Tx, batch: _Batch, triggered: set[str], now: Instant) -> None:
+    def _advance(self, tx: Tx, batch: Batch, triggered: set[str], now: Instant) -> None:
         batch.advanced += [
             Progress(
                 schedule.schedule_id,

@@ -93,7 +93,7 @@ class OfficeSettings:
         everywhere = default_office(now)  # A limit that is not local is shared by all offices.
         for key, _, _ in lanes.all_limits(tx):
             office = named.get(office_of(key), (everywhere, False))[0]
-            if not is_local(key) or office_of(key) in named:
+            if not is_local(key) or key.startswith("key:") or office_of(key) in named:
                 lanes.resize(tx, key, policy.capacity(key, office))
         self._lanes.counters(tx).include_all_offices()
         return [office for office, is_other in named.values() if is_other]

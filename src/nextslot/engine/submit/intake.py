@@ -179,7 +179,7 @@ class Intake:
         own = job_type.needs(job.params)
         added = {name: units for name, units in job.resources.items() if units > own.get(name, 0)}
         resources = self._resources(office, job.role, job.job_type, job_type.needs(params), added)
-        lane_id = self._lanes.lane_for(tx, office, job.role, job.job_type, resources, job.affinity)
+        lane_id = self._lanes.lane_for(tx, office, job.role, job.job_type, resources, job.affinity, job.limit_keys)
         changed = job._replace(params=params, resources=resources, lane_id=lane_id)
         return self._queue.change_params(tx, job, changed, now)
 
@@ -276,7 +276,7 @@ class Intake:
                 resources = self._resources(office, new.role, job_type.name, job_type.needs(new.params), units)
             except Invalid:
                 continue
-            yield self._lanes.combination(tx, office, new.role, job_type.name, resources)
+            yield self._lanes.combination(tx, office, new.role, job_type.name, resources, new.limit_keys)
 
     def _answers(self, tx: Tx, wanted: Sequence[NewJob], ids: Sequence[str]) -> tuple[list[str], dict[str, Job]]:
         """Returns the job id that answers each request, new or found by `unique_key`; and the existing jobs."""
@@ -481,10 +481,14 @@ class Intake:
     ) -> Job:
         job_type = self._job_types.get(new.job_type or "")
         added = resource_units(new.resources)
-        kind = (new.office_id, new.job_type, new.role, new.affinity, tuple(needs.items()), tuple(added.items()))
+        limit_keys = None if new.limit_keys is None else tuple(dict.fromkeys(new.limit_keys))
+        kind = (
+            *(new.office_id, new.job_type, new.role, new.affinity, limit_keys),
+            *(tuple(needs.items()), tuple(added.items())),
+        )
         if kind not in known.kinds:
             if len(known.kinds) == MOST_KINDS:
-                has = f"has more than {MOST_KINDS:,} different combinations of job type, role and resources"
+                has = f"has more than {MOST_KINDS:,} different combinations of job type, role, resources and keys"
                 raise Invalid(f"the request {has}; send its jobs in several requests", field="role")
             known.kinds[kind] = self._kind(tx, new, job_type, needs, added)
         office, resources, lane_id, retry_policy = known.kinds[kind]
@@ -492,6 +496,7 @@ class Intake:
         by_default = job_type.timeout_seconds or own or self._job_types.role_timeouts.get(new.role or "")
         kept = new.kept()
         kept["timeout_seconds"] = new.timeout_seconds or by_default or office.timeout_of(new.role)
+        kept["limit_keys"] = limit_keys
         is_awaiting = new.await_signal is not None
         if new.await_signal is not None:
             kept["await_signal"] = signals.completed(new.await_signal)
@@ -525,7 +530,7 @@ class Intake:
         if job_type.check_role is not None:
             job_type.check_role(new.role, office)
         resources = self._resources(office, new.role, job_type.name, needs, added)
-        lane_id = self._lanes.lane_for(tx, office, new.role, job_type.name, resources, new.affinity)
+        lane_id = self._lanes.lane_for(tx, office, new.role, job_type.name, resources, new.affinity, new.limit_keys)
         return _Kind(
             office, resources, lane_id, request_checks.retry_policy(job_type.retry_policy, office.retry_policy)
         )

@@ -495,6 +495,11 @@ class SilentWebhooks(WebhookService):
     def direct_ended(self, tx: Tx, ended: Direct, now: Instant) -> None:
         pass
 
+    def schedule_skipped(
+        self, tx: Tx, office_id: str, schedule: Mapping[str, Json], occurrence: Mapping[str, Json], now: Instant
+    ) -> None:
+        pass
+
 
 def _read(tx: Tx) -> Listeners:
     return Listeners(webhooks.enabled(tx), webhooks.offices(tx), webhooks.secrets(tx), keys.has_admin(tx))

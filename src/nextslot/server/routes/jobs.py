@@ -112,6 +112,8 @@ class Why(schemas.ResponseModel):
     ahead: int = Field(description="Jobs before it in its office's queue; 10,000 may be more")
     expected_start: schemas.Time | None
     expected_end: schemas.Time | None
+    earliest_start: schemas.Time | None = Field(description="In four cases of five it starts between this")
+    latest_start: schemas.Time | None = Field(description="and this; null: the start has come, or is not known")
     confidence: Confidence
     forecast_at: schemas.Time | None = Field(
         description="When the forecast was made; null: the job needs none, or it is not ready yet"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nextslot.domain.limits import office_key
 from nextslot.store.contract import Row, Tx
 from nextslot.store.tables import column_codec, lanes, rollup_spans
 from nextslot.system.instant import Instant
@@ -266,6 +267,14 @@ def _lanes(tx: Tx) -> Iterator[tuple[_Lane, _Lane]]:
             startable.setdefault(of_class, []).append(lane)
     # For each class, one of the lanes that could start is marked as open: any of them is right.
     opened = {next((lane for lane in found if lane.is_open), found[0]).lane_id for found in startable.values()}
+    # While the rate of an office holds its jobs back, its lanes are not open.
+    rated = {limit_key for (limit_key,) in tx.rows("doctor.rated")}
+    opened -= {
+        lane.lane_id
+        for (office_id, _), found in startable.items()
+        for lane in found
+        if office_key(office_id) in rated and not lane.is_open
+    }
     for lane_id, lane in stored.items():
         first = firsts.get(lane_id)
         if first is not None and lane.first is not None and lane.first < first:

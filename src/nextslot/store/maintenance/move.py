@@ -26,6 +26,7 @@ TABLES = (
     "office_quotas",
     "outages",
     "affinities",
+    "rates",
     "job_templates",
     "schedules",
     "job_groups",

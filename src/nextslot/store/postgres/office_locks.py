@@ -47,6 +47,8 @@ CONFINED = frozenset(
         "limits.get_many",
         "limits.pauses",
         "limits.use",
+        "rates.get_many",
+        "rates.put",
         "rollups.count",
         "runs.begin",
         "runs.finish",

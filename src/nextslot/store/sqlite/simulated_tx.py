@@ -5,7 +5,7 @@ of each lane: two thirds of its time were these statements. There are few lanes 
 Every other statement goes to the in-memory database.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from .sqlite_store import SqliteTx
 HEADS = 50
 # Writes that leave the order of ready jobs as it is. After any other write to jobs, their order is read again.
 _KEEP_ORDER = frozenset(
-    {"jobs.succeed", "runs.begin", "runs.finish", "outages.answered", "events.append", "lanes.load"}
+    {"jobs.succeed", "runs.begin", "runs.finish", "outages.answered", "events.append", "lanes.load", "rates.put"}
 )
 
 
@@ -79,15 +79,21 @@ class DispatchMemory:
             for row in copy.rows:
                 named = dict(zip(copy.columns, row, strict=True))
                 if copy.table == "lanes":
-                    fixed = tuple(named[name] for name in _FIXED)
-                    lane_id, office_id = named["lane_id"], named["office_id"]
-                    self._lanes[lane_id] = _Lane(fixed, office_id, named["class_key"])
-                    self._by_office.setdefault(office_id, []).append(lane_id)
-                    self._by_class.setdefault(named["class_key"], []).append(lane_id)
+                    self.add_lane(named["lane_id"], named)
                 elif copy.table == "offices":
                     self._turns[named["office_id"]] = named["turn"]
                 elif copy.table == "limits":
                     self._limits[named["limit_key"]] = [named["limit_key"], named["capacity"], named["used"]]
+
+    def add_lane(self, lane_id: int, named: Mapping[str, Any]) -> None:
+        """Takes over a lane that is copied, or that the simulation has added."""
+        office_id, class_key = named["office_id"], named["class_key"]
+        self._lanes[lane_id] = _Lane((lane_id, *(named[name] for name in _FIXED)), office_id, class_key)
+        self._by_office.setdefault(office_id, []).append(lane_id)
+        self._by_class.setdefault(class_key, []).append(lane_id)
+
+    def add_limit(self, limit_key: str, capacity: int) -> None:
+        self._limits.setdefault(limit_key, [limit_key, capacity, 0])
 
     # Lanes and limits.
 
@@ -197,7 +203,7 @@ class DispatchMemory:
             self._heads.pop(self._lane_of.get(str(job_id), -1), None)
 
 
-_FIXED = ("lane_id", "office_id", "job_type", "resources", "local", "shared", "class_key", "affinity")
+_FIXED = ("office_id", "job_type", "resources", "local", "shared", "class_key", "affinity")
 
 
 class SimulatedTx(SqliteTx):
@@ -218,13 +224,17 @@ class SimulatedTx(SqliteTx):
         if not self._statements[statement].startswith(("select", "with")):
             self._note(statement, values)
         found = super().rows(statement, **values)
+        if statement == "lanes.add":
+            memory.add_lane(found[0][0], values)
         if statement == "lanes.of_office":
             return memory.of_office(values["office_id"], values["limit"], found[0][0], found[0][1], found[0][3])
         if statement == "lanes.outlook":
             return [(*found[0][:2], memory.first_open_class(), *found[0][3:5], memory.last_turn())]
         return found
 
-    def execute(self, statement: str, /, **values: object) -> int:
+    def execute(self, statement: str, /, **values: Any) -> int:
+        if statement == "limits.add":
+            self._memory.add_limit(**values)
         self._note(statement, values)
         return super().execute(statement, **values)
 

@@ -4,6 +4,9 @@ select lanes.lane_id, lanes.office_id, lanes.local, lanes.shared, lanes.class_ke
 from lanes join offices on offices.office_id = lanes.office_id
 order by lanes.lane_id;
 
+-- rated: limits whose rate holds work back
+select limit_key from rates where wake_at is not null;
+
 -- firsts: the place of the first job of each lane that is free to go
 select lane_id, -order_priority, position from (
     select lane_id, order_priority, position,

@@ -40,3 +40,6 @@ update outages set probe_at = probe_at + :shift, quota_until = quota_until + :sh
 
 -- shift_affinities: since when jobs are passed over for those of another affinity
 update affinities set passed_since = passed_since + :shift where passed_since is not null;
+
+-- shift_rates: when buckets are full again, and when they let work start
+update rates set full_at = full_at + :shift, wake_at = wake_at + :shift where full_at > 0;

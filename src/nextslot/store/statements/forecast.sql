@@ -1,5 +1,5 @@
 -- columns: what a replay needs of a job
-job_id, office_id, lane_id, job_type, group_id, sequence, stage, outcome, decision, priority, aged_steps, ages_at, position,
+job_id, office_id, lane_id, job_type, schedule_id, group_id, sequence, stage, outcome, decision, priority, aged_steps, ages_at, position,
 retry_of, chain_id, scheduled_for, expires_at, unmet, is_due, is_turn, passed_over_since, on_dependency_failure, timeout_seconds,
 retry_policy, created_at, queued_at, started_at, finished_at, cancel_mode, cancelled_at, worker_id
 
@@ -35,6 +35,20 @@ select office_id from offices
 where exists (select 1 from jobs where jobs.office_id = offices.office_id and jobs.stage = 'QUEUED')
 order by office_id limit :limit;
 
+-- scheduled_offices: offices whose schedules fire next
+select distinct office_id from (
+    select office_id from schedules where enabled = 1 and next_trigger_at is not null
+    order by next_trigger_at, schedule_id limit :limit
+) found order by office_id;
+
+-- schedules: those of some offices that fire next
+select {schedules.columns} from schedules
+where enabled = 1 and next_trigger_at is not null and office_id in (select key from json_each(:office_ids))
+order by next_trigger_at, schedule_id limit :limit;
+
+-- templates: some templates
+select {templates.columns} from job_templates where template_id in (select key from json_each(:template_ids));
+
 -- offices: some offices, as far as dispatch goes
 select office_id, name, status, is_paused, max_concurrent_jobs, role_limits, retry_policy, cancel_mode,
     on_dependency_failure, created_at, priority_aging_seconds, last_position, turn
@@ -45,6 +59,10 @@ select {lanes.columns} from lanes where lane_id in (select cast(key as bigint) f
 
 -- lanes_of: the lanes of some offices
 select office_id, shared from lanes where office_id in (select key from json_each(:office_ids));
+
+-- limits: those that jobs do not bring with them
+select limit_key, capacity, used from limits
+where limit_key not like 'role:%' and limit_key not like 'key:%' and limit_key not like 'affinity:%';
 
 -- pauses: what is paused across offices, and since when
 select scope, name, paused_at from pauses;
@@ -63,10 +81,13 @@ select {reservations.columns} from reservations
 where status = 'ACTIVE';
 
 -- durations: how long the newest runs took that were completed, by type, the newest first
-select jobs.job_type, newest.finished_at - newest.started_at from (
+select jobs.job_type, newest.finished_at - newest.started_at, case when length(jobs.params) <= 2000 then jobs.params end from (
     select run_id, job_id, status, started_at, finished_at from runs order by run_id desc limit :limit
 ) newest join jobs on jobs.job_id = newest.job_id
 where newest.status = 'COMPLETED' order by newest.run_id desc;
+
+-- params: the parameters of some jobs, unless they are long
+select job_id, params from jobs where job_id in (select key from json_each(:job_ids)) and length(params) <= 2000;
 
 -- ahead: how many queued jobs are before a place in an office's queue, but not more than a limit
 select count(*) from (

@@ -100,7 +100,7 @@ select coalesce(max(seq), 0) from events;
 select seq from events where seq >= (select min(seq) from events where timestamp >= :at);
 
 -- kinds: what decides about the lane of each job
-select job_id, lane_id, office_id, role, job_type, resources from jobs;
+select job_id, lane_id, office_id, role, job_type, resources, limit_keys from jobs;
 
 -- queue: every queued job in the order of its office's queue
 select job_id, office_id from jobs where stage = 'QUEUED'
@@ -124,8 +124,8 @@ where runs.status is null and jobs.stage = 'RUNNING' and jobs.finished_at is nul
 union all
 select run_id, timeout_seconds from direct_executions where status = 'RUNNING';
 
--- signals: every answer
-select chain_id, name, number, job_id, answer, payload, sent_by, sent_at from signals order by chain_id, name, number;
-
--- checkpoint: what a chain has left last
-select value from checkpoints where chain_id = :chain_id;
+-- starts: what has started on a worker: its lane, when it started and ended, its office and keys
+select lane_id, started_at, finished_at, office_id, limit_keys from jobs
+where started_at is not null and worker_id is not null
+union all
+select lane_id, started_at, finished_at, office_id, null from direct_executions where started_at is not null;

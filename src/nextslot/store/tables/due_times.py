@@ -30,6 +30,7 @@ def shift_common(tx: Tx, shift: int) -> None:
     tx.execute("due_times.shift_deliveries", shift=shift)
     tx.execute("due_times.shift_probes", shift=shift)
     tx.execute("due_times.shift_affinities", shift=shift)
+    tx.execute("due_times.shift_rates", shift=shift)
 
 
 def _with_rules_suspended(tx: Tx, statement: str, **values: object) -> None:

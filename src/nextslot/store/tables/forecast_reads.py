@@ -1,10 +1,11 @@
 """What forecasts and explanations read, one function per statement. Rows for the simulation are copied unchanged."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from nextslot.domain.limits import is_of_jobs
 from nextslot.store import dialects
 from nextslot.store.contract import Row, Tx
 from nextslot.system.instant import Instant
@@ -77,6 +78,19 @@ def queued_offices(tx: Tx, limit: int) -> list[str]:
     return [row[0] for row in tx.rows("forecast.queued_offices", limit=limit)]
 
 
+def scheduled_offices(tx: Tx, limit: int) -> set[str]:
+    """The offices of the schedules that fire next."""
+    return {row[0] for row in tx.rows("forecast.scheduled_offices", limit=limit)}
+
+
+def schedules(tx: Tx, office_ids: Iterable[str], limit: int) -> Rows:
+    return _copy(tx, "forecast.schedules", office_ids=column_codec.key_set(office_ids), limit=limit)
+
+
+def templates(tx: Tx, template_ids: Iterable[str]) -> Rows:
+    return _copy(tx, "forecast.templates", template_ids=column_codec.key_set(template_ids))
+
+
 def offices(tx: Tx, office_ids: Iterable[str]) -> Rows:
     return _copy(tx, "forecast.offices", office_ids=column_codec.key_set(office_ids))
 
@@ -90,7 +104,18 @@ def lanes_of(tx: Tx, office_ids: Iterable[str]) -> Rows:
 
 
 def limits(tx: Tx) -> Rows:
-    return _copy(tx, "limits.all")
+    """All limits but those that jobs bring with them, of which there may be any number."""
+    return _copy(tx, "forecast.limits")
+
+
+def limits_of(tx: Tx, lanes_: Rows) -> Rows:
+    """The limits of some lanes that their jobs bring with them."""
+    keys = {key for text in lanes_.column("local") for key in lane_limits(text) if is_of_jobs(key)}
+    return _copy(tx, "limits.get_many", limit_keys=column_codec.key_set(keys))
+
+
+def rates(tx: Tx) -> Rows:
+    return _copy(tx, "rates.all")
 
 
 def pauses(tx: Tx) -> Rows:
@@ -113,9 +138,18 @@ def reservations(tx: Tx) -> Rows:
     return _copy(tx, "forecast.reservations")
 
 
-def durations(tx: Tx, limit: int) -> list[tuple[str, float]]:
-    """Returns (type, seconds) of the completed runs among the newest ones, the newest first."""
-    return [(job_type, micros / 1_000_000) for job_type, micros in tx.rows("forecast.durations", limit=limit)]
+def durations(tx: Tx, limit: int) -> list[tuple[str, float, Mapping[str, Any]]]:
+    """Returns (type, seconds, parameters) of the completed runs among the newest ones, the newest first."""
+    return [
+        (job_type, micros / 1_000_000, {} if params is None else column_codec.loads(params))
+        for job_type, micros, params in tx.rows("forecast.durations", limit=limit)
+    ]
+
+
+def params(tx: Tx, job_ids: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """Returns the parameters of some jobs by id, unless they are long."""
+    rows = tx.rows("forecast.params", job_ids=column_codec.key_set(job_ids))
+    return {job_id: column_codec.loads(text) for job_id, text in rows}
 
 
 def ahead(tx: Tx, office_id: str, place: Place, limit: int) -> int:

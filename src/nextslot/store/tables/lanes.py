@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nextslot.domain import Lane, Limit
+from nextslot.domain.limits import is_of_jobs
 from nextslot.store.contract import Tx
 from nextslot.system.instant import Instant
 
@@ -243,7 +244,7 @@ def idle(tx: Tx, after: int, limit: int) -> list[int]:
 
 
 def drop_unused(tx: Tx, lane_ids: Iterable[int]) -> int:
-    """Deletes those of these lanes to which nothing refers, and the limits of roles that only they had."""
+    """Deletes those of these lanes to which nothing refers, and the limits of roles and keys that only they had."""
     rows = tx.rows("lanes.drop_unused", lane_ids=column_codec.key_set(map(str, lane_ids)))
     gone: dict[str, set[str]] = {}
     for office_id, local in rows:
@@ -251,9 +252,9 @@ def drop_unused(tx: Tx, lane_ids: Iterable[int]) -> int:
     for office_id, locals_ in gone.items():
         kept = tx.rows("lanes.with_local", office_id=office_id, locals=column_codec.key_set(locals_))
         left = locals_ - {local for (local,) in kept}
-        of_roles = {key for local in left for key in column_codec.loads(local) if key.startswith("role:")}
-        if of_roles:
-            tx.execute("limits.drop", limit_keys=column_codec.key_set(of_roles))
+        unneeded = {key for local in left for key in column_codec.loads(local) if is_of_jobs(key)}
+        if unneeded:
+            tx.execute("limits.drop", limit_keys=column_codec.key_set(unneeded))
     return len(rows)
 
 

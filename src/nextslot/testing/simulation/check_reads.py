@@ -308,11 +308,18 @@ class JobKind(NamedTuple):
     role: str | None
     job_type: str
     resources: Any  # Parsed later, like `params` above.
+    limit_keys: Any
 
 
 def kinds(tx: Tx) -> list[JobKind]:
     found = [JobKind(*row) for row in tx.rows("inspection.kinds")]
-    return [one._replace(resources=column_codec.loads(one.resources)) for one in found]
+    return [
+        one._replace(
+            resources=column_codec.loads(one.resources),
+            limit_keys=[] if one.limit_keys is None else column_codec.loads(one.limit_keys),
+        )
+        for one in found
+    ]
 
 
 def queues(tx: Tx) -> dict[str, list[str]]:

@@ -6,9 +6,10 @@ The clients remember what was acknowledged: after a crash, the restarted schedul
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from nextslot.domain import Actor, Group, Job, NewJob, OnDependencyFailure
 from nextslot.domain.filters import JobFilter, RunFilter
@@ -90,6 +91,9 @@ ZONES = ("UTC", "UTC", "Asia/Kathmandu")
 
 
 class Clients:
+    # More limits that their scheduler has.
+    limits: ClassVar[Mapping[str, Any]] = {}
+
     def __init__(self, now: Callable[[], Instant], endpoints: Endpoints) -> None:
         self._now = now
         self._endpoints = endpoints
@@ -687,6 +691,9 @@ class Clients:
             job_types=chance.choice(({}, {"work": 3}, {"work": 1, "heavy": 2})),
             resources={"gpu": chance.choice((1, 2)), "disk": chance.choice((2, 3))},
         )
+        now = self.scheduler._runtime.lanes.policy
+        if isinstance(now, Limits):
+            new = replace(new, limit_keys=now.limit_keys, rates=now.rates)
         self.configured(new, False)
         starvation = self.scheduler._runtime.dispatcher.starvation_after_seconds
         waiting = self.scheduler._runtime.direct.most_waiting

@@ -15,7 +15,7 @@ from nextslot.domain.limits import Limits
 from nextslot.store.contract import Tx
 from nextslot.store.maintenance import doctor
 
-from . import check_reads, schedule_oracle, settings_oracle
+from . import check_reads, rates_oracle, schedule_oracle, settings_oracle
 from .acknowledged import Orders
 from .broken import Broken
 from .check_reads import (
@@ -186,6 +186,7 @@ class Watch:
             self._starvation_us,
             len(running) + sum(one.status == "RUNNING" for one in callers),
             check_reads.used_up(tx),
+            rates_oracle.used_up(tx, self._limits[-1], now),
         )
 
     def _judge_starts(self, facts: "DispatchFacts", started: list[Waiting]) -> Iterator[Broken]:
@@ -239,6 +240,8 @@ class DispatchFacts(NamedTuple):
     running: int
     # The resources whose quota is used up.
     used_up: Set[str] = frozenset()
+    # The limits whose rate is used up.
+    rated: Set[str] = frozenset()
 
     @property
     def has_starving(self) -> bool:
@@ -249,7 +252,9 @@ class DispatchFacts(NamedTuple):
         """Returns, for each office, the units that waiting direct callers with a reservation keep free."""
         kept: Counter[str] = Counter()
         for one in self.callers:
-            if one.status == "WAITING" and one.is_holder and not self.needs[one.lane_id].resources & self.held:
+            if one.status != "WAITING" or not one.is_holder or self.needs[one.lane_id].resources & self.held:
+                continue
+            if self.rated.isdisjoint(self.needs[one.lane_id].units):
                 kept.update(self.needs[one.lane_id].units)
         return kept
 
@@ -263,6 +268,7 @@ class DispatchFacts(NamedTuple):
             or ("office", one.office_id) in self.pauses
             or ("type", needs.job_type) in self.pauses
             or any(("resource", name) in self.pauses or name in self.held for name in needs.resources)
+            or not self.rated.isdisjoint(needs.units)
             or self.waits_behind_caller(one)
         )
 
@@ -362,6 +368,8 @@ def idle(facts: DispatchFacts) -> Iterator[Broken]:
     for caller in facts.callers:
         units = facts.needs[caller.lane_id].units
         if caller.status != "WAITING" or facts.needs[caller.lane_id].resources & facts.held:
+            continue
+        if not facts.rated.isdisjoint(units):
             continue
         earlier = waited_for.setdefault(caller.office_id, set())
         others = taken - Counter(units) if caller.is_holder else taken

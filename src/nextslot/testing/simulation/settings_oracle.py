@@ -6,7 +6,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nextslot.domain.limits import Limits
+from nextslot.domain.limits import ONLY_RATED, Limits, key_capacity
 from nextslot.store.contract import Tx
 
 from . import check_reads
@@ -64,6 +64,10 @@ def _wrong_limits(
             wanted = limits.resources.get(name, capacity)
         elif scope == "scheduler":
             wanted = limits.running
+        elif scope == "key":
+            wanted = key_capacity(tuple(limits.limit_keys.items()), role)
+        if capacity == ONLY_RATED and key in limits.rates:
+            capacity = 0
         if capacity != wanted:
             yield Broken("limits are those of the settings", f"{key} is {capacity} and should be {wanted}")
 
@@ -186,6 +190,7 @@ def in_wrong_lanes(tx: Tx) -> Iterator[Broken]:
         wanted |= {f"resource:{name}": units for name, units in one.resources.items()}
         if one.role is not None:
             wanted[f"role:{one.office_id}/{one.role}"] = 1
+        wanted |= {f"key:{one.office_id}/{key}": 1 for key in one.limit_keys}
         if dict(needs[one.lane_id].units) != wanted:
             how = f"{one.job_id} counts in {needs[one.lane_id].units}, and should in {wanted}"
             yield Broken("a job counts in all its limits", how)

@@ -34,7 +34,7 @@ from nextslot.testing.faulty_disk import (
     salvage,
 )
 
-from . import check_reads, explanations, oracles, settings_oracle, signal_oracle
+from . import check_reads, explanations, oracles, rates_oracle, settings_oracle
 from .broken import Broken
 from .clients import Clients, retried
 from .oracles import Watch
@@ -128,7 +128,7 @@ class World:
         self._endpoints = Endpoints(seed)
         self._fate = Random(f"fate {seed}")
         self._limits = Limits(
-            running=5, job_types=self._fate.choice(({}, {"work": 3})), resources={"gpu": 1, "disk": 2}
+            running=5, job_types=self._fate.choice(({}, {"work": 3})), resources={"gpu": 1, "disk": 2}, **clients.limits
         )
         # How many runs the simulated machine allows at once.
         self._node_running = self._fate.choice((0, 0, 4))
@@ -515,6 +515,8 @@ class World:
                 # A timeout counts from the stored start, so the slow commit of a start takes part of it.
                 *([] if self._has_slow_commits else store.inspect(lambda tx: list(settings_oracle.cut_short(tx)))),
                 *store.inspect(lambda tx: list(oracles.misretried(tx, self._watch.events))),
+                *store.inspect(lambda tx: list(rates_oracle.exceeded(tx, self._limits))),
+                *store.inspect(lambda tx: list(rates_oracle.overlapping(tx, self._limits.limit_keys))),
                 *store.inspect(lambda tx: list(oracles.unaccounted(tx, has_purged))),
                 *store.inspect(lambda tx: list(oracles.undelivered(tx, received, seen, has_purged))),
                 *store.inspect(self._forgotten),

@@ -1,0 +1,101 @@
+"""Which parameter says how long runs take, learned from past runs."""
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from nextslot.domain.run_sizes import Sized, learn, sizes_of
+
+NOISE = 0.1
+
+
+def drawn(chance: random.Random, seconds: float) -> float:
+    return seconds * chance.lognormvariate(0, NOISE)
+
+
+@pytest.mark.parametrize(
+    "seconds", [lambda size: size / 10, lambda size: 30 + size / 10, lambda size: 0.01 * size**1.5], ids=str
+)
+def test_a_number_on_which_durations_depend_is_found_among_others(seconds: Callable[[float], float]) -> None:
+    chance = random.Random(1)
+    sizes = [round(10 * 100 ** chance.random()) for _ in range(30)]
+    past = [
+        Sized(
+            drawn(chance, seconds(size)), {"frames": float(size), "seed": chance.random(), "name": chance.choice("ab")}
+        )
+        for size in sizes
+    ]
+
+    model = learn(past)
+
+    assert model is not None
+    assert model.name == "frames"
+    for size in (20.0, 200.0, 900.0):
+        told = model.of({"frames": size})
+        assert told is not None
+        assert told.seconds == pytest.approx(seconds(size), rel=0.25)
+        assert told.runs == 30
+
+
+def test_words_with_durations_of_their_own_are_found() -> None:
+    chance = random.Random(2)
+    past = [
+        Sized(drawn(chance, {"draft": 10.0, "thorough": 100.0}[mode]), {"mode": mode, "size": 3.0})
+        for mode in ("draft", "draft", "thorough") * 6
+    ]
+
+    model = learn(past)
+
+    assert model is not None
+    assert model.name == "mode"
+    assert [round(math.log10(model.of({"mode": mode}).seconds)) for mode in ("draft", "thorough")] == [1, 2]  # type: ignore[union-attr]
+    assert model.of({"mode": "another"}) is None
+    assert model.of({"size": 3.0}) is None
+
+
+def test_parameters_that_say_nothing_are_not_used() -> None:
+    chance = random.Random(3)
+
+    for _ in range(20):
+        past = [
+            Sized(drawn(chance, 60), {f"n{number}": chance.random() + 0.1 for number in range(12)}) for _ in range(50)
+        ]
+
+        assert learn(past) is None
+
+
+def test_few_runs_say_nothing() -> None:
+    assert learn([Sized(float(size), {"size": float(size)}) for size in range(1, 8)]) is None
+
+
+def test_a_stray_run_does_not_move_what_a_size_means() -> None:
+    past = [Sized(float(size), {"size": float(size)}) for size in range(10, 30)]
+    past[5] = past[5]._replace(seconds=36_000.0)
+
+    model = learn(past)
+
+    assert model is not None
+    assert model.of({"size": 100.0}).seconds == pytest.approx(100, rel=0.3)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("size", [0.0, -5.0, "many", 1e9])
+def test_any_size_has_an_estimate_above_zero_or_none(size: float | str) -> None:
+    model = learn([Sized(float(n), {"size": float(n)}) for n in range(10, 30)])
+
+    assert model is not None
+    told = model.of({"size": size})
+    assert told is None or told.seconds > 0
+
+
+def test_what_parameters_say_about_size() -> None:
+    params = {
+        "frames": 300, "ratio": 0.5, "fast": True, "mode": "draft", "prompt": "x" * 500, "files": ["a", "b"],
+        "more": {"frames": 7}, "none": None,
+    }  # fmt: skip
+
+    assert sizes_of(params) == {
+        "frames": 300.0, "ratio": 0.5, "fast": "True", "mode": "draft", "prompt": 500.0, "files": 2.0,
+    }  # fmt: skip
+    assert len(sizes_of({f"n{number}": number for number in range(100)})) == 12
