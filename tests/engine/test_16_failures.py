@@ -24,7 +24,7 @@ async def scheduler_in(directory: Path) -> AsyncIterator[Scheduler]:
     async with running_scheduler(directory, limits=Limits()) as scheduler:
 
         async def broken(run: Any, error: str = "broken", **anything: Any) -> None:
-            raise ValueError(error)
+            run.fail(error)
 
         scheduler.job_types.register("broken", broken)
         await scheduler.offices.change("default", max_concurrent_jobs=1000)
@@ -91,7 +91,7 @@ async def test_a_range_counts_what_was_seen_in_it(tmp_path: Path) -> None:
         await asyncio.sleep(3 * DAY)
         await scheduler.submit_many([failing("both"), failing("late")])
         await asyncio.sleep(10)
-        now = (await scheduler.status()).now
+        now = (await scheduler.lists.status()).now
 
         last_day = (await scheduler.failures.list()).items
         week = await scheduler.failures.list(now.after(-7 * DAY))
@@ -157,7 +157,7 @@ async def test_those_of_a_fingerprint_are_retried_by_the_filter_of_jobs(tmp_path
 async def test_affected_schedules_are_named(tmp_path: Path) -> None:
     async with scheduler_in(tmp_path) as scheduler:
         template = await scheduler.templates.create("broken", "broken", retry_policy=NO_RETRY)
-        schedule = await scheduler.schedules.create("hourly", "0 * * * *", template.template_id)
+        schedule = await scheduler.schedules.create("hourly", template.template_id, "0 * * * *")
         await asyncio.sleep(3 * HOUR)
 
         (one,) = (await scheduler.failures.list()).items
@@ -200,7 +200,7 @@ async def test_a_wrong_range_or_change_gets_a_sentence(tmp_path: Path) -> None:
         await scheduler.submit_many([failing("x")])
         await asyncio.sleep(2)
         (one,) = (await scheduler.failures.list()).items
-        now = (await scheduler.status()).now
+        now = (await scheduler.lists.status()).now
 
         with pytest.raises(Invalid, match="since must be before `until`"):
             await scheduler.failures.list(now.after(10))
