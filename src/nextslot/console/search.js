@@ -24,6 +24,12 @@ export function suggested(text, caret, known) {
     .map((one) => ({ begin, text: `${name}:${[...done, quoted(one)].join(",")} `, about: name === "status" ? said("status", one.toUpperCase()) : "" }));
 }
 
+// A value that is still chosen, or a quote that is still open, is not asked for yet.
+function isWhole(text, caret, known) {
+  if (/[:=]$/.test(text) || (text.match(/(?<!\\)"/g) || []).length % 2) return false;
+  return !suggested(text, caret, known).some((one) => /:./.test(one.text));
+}
+
 const quoted = (value) => (/\s/.test(value) ? `"${value}"` : value);
 
 export function QueryBar({ value, known, set }) {
@@ -46,7 +52,7 @@ export function QueryBar({ value, known, set }) {
     setText(now);
     offer();
     clearTimeout(typing.current);
-    typing.current = setTimeout(() => send(now), 300);
+    if (isWhole(now, event.target.selectionStart, known)) typing.current = setTimeout(() => send(now), 300);
   };
   const take = (item) => {
     const rest = text.slice(input.current.selectionStart);

@@ -89,7 +89,9 @@ def words_of(text: str | None) -> list[str]:
 
 
 def resolved(filter: JobFilter, now: Instant) -> JobFilter:
-    """Returns the filter that also asks for what its `q` says; `q` stays what it is if it may be a part of an id."""
+    """Returns the filter that also asks for what its `q` says. What may be a part of an id stays in `q`, and what has
+    no letter and no digit: it is looked for as it is, in the title and the id.
+    """
     return filter if filter.q is None or isinstance(filter, JobSearch) else parsed(filter.q, now, filter)
 
 
@@ -113,10 +115,12 @@ def parsed(text: str, now: Instant, filter: JobFilter | None = None) -> JobFilte
         else:
             name = FIELDS[term.name]
             found[name] = _both(found.get(name), _values(term, name))
-    part = folded(plain[0]) if len(plain) == 1 and _PART_OF_ID.fullmatch(folded(plain[0])) else None
-    words = [] if part else [word for one in plain for word in words_of(one)]
-    if plain and not part and not words:
-        raise Invalid(_at(0, f"{plain[0]!r} has no letter or digit; expected words of a title or an error"), "q")
+    part = " ".join(plain) or None
+    words = [word for one in plain for word in words_of(one)]
+    if part is not None and words and not _PART_OF_ID.fullmatch(folded(part)):
+        part = None
+    elif part is not None:
+        words = []
     kept = {field.name: getattr(given, field.name) for field in fields(JobFilter)}
     for name, value in found.items():
         own = kept[name]
