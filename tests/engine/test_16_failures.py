@@ -1,4 +1,4 @@
-"""Failures by fingerprint, and the search for jobs: counted and indexed in the transactions that end and create jobs."""
+"""Failures by fingerprint, and the search for jobs, written in the transactions that end and create jobs."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -344,7 +344,7 @@ class FailureList(Subject[Way]):
         limit: int | None = None,
     ) -> Operation[Failures]:
         """Returns the failures that were seen in a range, the last seen first, each with how many there were."""
-        query = {"since": since, "until": until, "office_id": office_id, "job_type": job_type}
+        query: dict[str, object] = {"since": since, "until": until, "office_id": office_id, "job_type": job_type}
         query |= {"fingerprint": fingerprint, "muted": muted, "cursor": cursor, "limit": limit}
         return self._ask(get("/api/failures", query), Failures.read)
 

@@ -104,7 +104,7 @@ def _row(one: "Failure") -> list[Any]:
 
 
 def _show(one: "Failure") -> None:
-    rows = [
+    rows: list[list[Any]] = [
         ["message", one.message],
         ["last error", one.last_error],
         ["type", one.job_type],
