@@ -71,7 +71,8 @@ class QueueManager:
     def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> None:
         """Stores new jobs at the positions that `back` has returned."""
         jobs.insert(tx, new)
-        search.add(tx, new)
+        if any(job.title for job in new):
+            search.add(tx, new)
         self._store_largest_positions(tx)
         made = Counter([(job.office_id, job.job_type) for job in new])
         tx.local(NewWork).created += [Created(*of, count) for of, count in made.items()]
