@@ -45,7 +45,13 @@ export function QueryBar({ value, known, set }) {
   }, [value]);
   useEffect(() => () => clearTimeout(typing.current), []);
   const send = (now) => (clearTimeout(typing.current), (sent.current = now), set(now));
-  const offer = () => (setItems(suggested(input.current.value, input.current.selectionStart, known)), setCurrent(-1));
+  // All fields only when they are asked for by an arrow: else they would cover what is below.
+  const offer = (isAsked) => {
+    const { value: now, selectionStart } = input.current;
+    const isEmpty = !/\S$/.test(now.slice(0, selectionStart));
+    setItems(isEmpty && isAsked !== true ? [] : suggested(now, selectionStart, known));
+    setCurrent(-1);
+  };
   const close = () => (setItems([]), setCurrent(-1));
   const typed = (event) => {
     const now = event.target.value;
@@ -67,8 +73,10 @@ export function QueryBar({ value, known, set }) {
   };
   const pressed = (event) => {
     const turn = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (turn && !items.length) offer();
-    else if (turn) {
+    if (turn && !items.length) {
+      event.preventDefault();
+      offer(true);
+    } else if (turn) {
       event.preventDefault();
       setCurrent((current + turn + items.length + (current < 0 && turn < 0 ? 1 : 0)) % items.length);
     } else if (event.key === "Enter") {
@@ -84,7 +92,7 @@ export function QueryBar({ value, known, set }) {
   return html`<div class="field query-bar"><label for="field-q">${t("search")}</label>
     <input id="field-q" ref=${input} type="search" name="q" role="combobox" autocomplete="off" spellcheck="false" maxlength="1000"
       placeholder=${t("query_example")} aria-expanded=${String(isOpen)} aria-controls="query-items" aria-autocomplete="list"
-      aria-activedescendant=${current >= 0 ? `query-${current}` : undefined} value=${text} onInput=${typed} onFocus=${offer} onClick=${offer}
+      aria-activedescendant=${current >= 0 ? `query-${current}` : undefined} value=${text} onInput=${typed}
       onKeyDown=${pressed} onBlur=${() => setTimeout(close, 150)} />
     <ul id="query-items" role="listbox" aria-label=${t("suggestions")} hidden=${!isOpen}>${items.map(
       (item, index) => html`<li key=${item.text} id=${`query-${index}`} role="option" aria-selected=${String(index === current)}
