@@ -367,3 +367,37 @@ def test_stats_are_a_line_for_each_step_and_a_sparkline(nextslot: Terminal) -> N
     assert sum(one["skipped"] for one in found["points"]) >= 1
     assert wrong.code == 1
     assert "must be one of 60" in wrong.err
+
+
+def test_failures_that_are_alike_are_a_line_and_are_retried_muted_and_noted_by_their_beginning(
+    nextslot: Terminal,
+) -> None:
+    for message in ("lost row 7 of cli", "lost row 8 of cli", "another"):
+        nextslot("submit", "fail", f"message={message}", "--retries", "0", "--wait")
+
+    listed = nextslot("failures", "--type", "fail", "--json").json
+    [mine] = [one for one in listed["items"] if one["message"] == "lost row <n> of cli"]
+    short = mine["fingerprint"][:8]
+    assert mine["count"] == 2
+    assert short in nextslot("failures").out
+    assert "lost row <n> of cli" in nextslot("failures", short).out
+    changed = nextslot("failures", short, "--mute", "--note", "see T-1", "--json").json
+    assert (changed["muted"], changed["note"]) == (True, "see T-1")
+    assert short not in nextslot("failures").out
+    assert "(muted)" in nextslot("failures", "--muted").out
+    assert nextslot("failures", short, "--note", "", "--unmute", "--json").json["note"] is None
+    assert nextslot("failures", short, "--retry", "--yes").out.strip() == "2 retried"
+    assert "give the fingerprint" in nextslot("failures", "--retry").err
+    assert nextslot("failures", "ffffffff").code == 1
+    assert "is the beginning of" in nextslot("failures", "").err
+
+
+def test_a_query_in_one_line_finds_jobs_and_a_wrong_one_says_where_it_is_wrong(nextslot: Terminal) -> None:
+    nextslot("submit", "echo", "text=cli", "--title", "the query of a terminal", "--wait")
+
+    found = nextslot("ls", "-q", "type:echo params.text=cli quer term since:1h", "--json").json["items"]
+    wrong = nextslot("ls", "-q", "colour:red")
+
+    assert [one["title"] for one in found] == ["the query of a terminal"]
+    assert wrong.code == 1
+    assert "at character 1: 'colour' is no field" in wrong.err

@@ -312,10 +312,10 @@ def test_filters_live_in_the_address(console: Console, server: ServerThread) -> 
     console.open("jobs")
     expect(console.find("tbody tr")).to_have_count(3)
 
-    console.page.get_by_label("Text in the title").fill("hello")
+    console.find("input[type=search]").fill("hello")
     expect(console.find("tbody tr")).to_have_count(1)
     address = console.page.url
-    console.page.get_by_label("Text in the title").fill("")
+    console.find("input[type=search]").fill("")
     console.page.get_by_role("group", name="Statuses").get_by_role("button", name="FAILED").click()
     expect(console.find("tbody tr")).to_have_text(re.compile("breaks"))
 

@@ -19,6 +19,9 @@ VIEWS = {
     "overview": "overview",
     "now": "now",
     "jobs": "jobs",
+    "failures": "failures?muted=true",
+    "job types": "types",
+    "a job type": "types/fail",
     "a job that is done": "jobs/{done}",
     "a job that failed": "jobs/{failed}",
     "a job that was cancelled": "jobs/{cancelled}",
@@ -71,8 +74,12 @@ def test_a_view_is_accessible_in_light_and_dark_fits_a_phone_and_runs_nothing_th
 
 
 @pytest.mark.parametrize(
-    "view", ["now", "jobs", "a job that is done", "a job that failed", "schedules", "a schedule", "groups", "an office"]
-)
+    "view",
+    [
+        "now", "jobs", "failures", "a job that is done", "a job that failed", "schedules", "a schedule", "groups",
+        "an office",
+    ],
+)  # fmt: skip
 def test_hostile_text_is_shown_as_it_is(view: str, console: Console, server: ServerThread) -> None:
     console.open(address(view, server))
 

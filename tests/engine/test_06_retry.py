@@ -24,7 +24,7 @@ from tests.support import assert_counters, counted_scheduler, history, new_sched
 OF_ITS_OWN = {
     "job_id", "retry_of", "position", "created_at", "queued_at", "scheduled_for", "started_at", "finished_at",
     "outcome", "decision", "worker_id", "stage", "is_due", "unique_key", "expires_at", "passed_over_since",
-    "webhook_status",
+    "webhook_status", "error_line", "fingerprint",
 }  # fmt: skip
 
 

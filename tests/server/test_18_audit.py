@@ -89,6 +89,7 @@ CHANGES: dict[str, Case] = {
     "DELETE /api/schedules/{schedule_id}": Case("/api/schedules/{schedule}"),
     "POST /api/schedules/{schedule_id}/trigger": Case("/api/schedules/{schedule}/trigger", {}, 201),
     "POST /api/webhooks": Case("/api/webhooks", {"url": HOOK}, 201),
+    "PATCH /api/failures/{fingerprint}": Case("/api/failures/{failure}", {"muted": True}),
     "PATCH /api/webhooks/{webhook_id}": Case("/api/webhooks/{webhook}", {"enabled": False}),
     "DELETE /api/webhooks/{webhook_id}": Case("/api/webhooks/{webhook}", None, 204),
     "POST /api/webhooks/{webhook_id}/test": Case("/api/webhooks/{webhook}/test", None, 202),
@@ -229,6 +230,7 @@ class World:
             "queued": self.queued, "failed": self.failed, "run": self.run, "group": self.group, "direct": self.direct,
             "old": self.old, "template": self.template, "schedule": self.schedule, "webhook": self.webhook,
             "delivery": self.delivery, "key": self.key, "node": self.node, "held": self.held, "running": self.running,
+            "failure": self.failure,
         }  # fmt: skip
 
     @classmethod
@@ -281,6 +283,11 @@ class World:
         job = await self.scheduler.submit("fail", office_id="busy")
         await self.scheduler.wait(job.job_id)
         return job.job_id
+
+    async def failure(self) -> str:
+        found = (await self.scheduler.lists.job(await self.failed())).job.fingerprint
+        assert found is not None
+        return found
 
     async def run(self) -> str:
         run = await self.scheduler.run_of(await self.failed())

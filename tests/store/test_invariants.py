@@ -447,6 +447,12 @@ def test_what_follows_a_failure_is_decided_once(db: Attacked, decision: str | No
     )
 
 
+@pytest.mark.parametrize("change", ["error_line = 'another'", "fingerprint = null", "fingerprint = 'another'"])
+def test_the_error_of_a_job_is_written_once(db: Attacked, change: str) -> None:
+    for verb in ("update", "update or replace"):
+        db.refuses("the error of a job is written once", f"{verb} jobs set {change} where job_id = :failed")
+
+
 @pytest.mark.parametrize("name", ["queued", "running", "completed", "cancelled"])
 @pytest.mark.parametrize("decision", ["undecided", "retry", "permanent"])
 def test_only_a_failure_has_a_decision(db: Attacked, name: str, decision: str) -> None:
@@ -1340,7 +1346,7 @@ def test_every_rule_of_the_schema_is_attacked_here_or_in_a_file_of_its_own(db: A
         "direct_born_waiting", "direct_kept", "direct_moves", "direct_written_once", "event_fixed",
         "event_inserted_once", "event_kept", "event_newest_kept", "job_ages_in_queue", "job_born_queued",
         "job_decided_once",
-        "job_ends_once", "job_ends_with_run",
+        "job_ends_once", "job_ends_with_run", "job_error_fixed",
         "job_follows", "job_frozen", "job_identity", "job_inserted_once", "job_kept", "job_moves", "job_runs_with_run",
         "job_takes_free_worker", "job_waits_in_queue", "key_first_is_admin", "key_fixed", "key_last_admin",
         "node_comes_back_anew",

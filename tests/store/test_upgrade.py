@@ -179,7 +179,7 @@ def test_an_import_renames_schedules_of_one_name_and_says_so(empty: str, tmp_pat
     with pytest.MonkeyPatch.context() as older:
         older.setattr(dialects, "migrations", lambda: before)
         newer = {"aliases", "rollups_recent", "rollups", "queue_depths", "rollup_bounds"}
-        newer |= {"checkpoints", "signals", "affinities", "inbox", "rates"}
+        newer |= {"checkpoints", "signals", "affinities", "inbox", "rates", "failures", "failure_hours"}
         older.setattr(move, "TABLES", [name for name in move.TABLES if name not in newer])
         # The doctor of today asks for columns of today.
         older.setattr(move, "findings", lambda tx: [])

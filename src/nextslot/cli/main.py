@@ -13,6 +13,7 @@ from nextslot.extension_api import find_all
 
 from .commands import (
     database,
+    failures,
     groups,
     jobs,
     keys,
@@ -70,7 +71,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback()(before_the_command)
-for part in (service, jobs, top, stats, queue, schedules, templates, groups, webhooks, keys, quotas, nodes, database):
+PARTS = (
+    service, jobs, top, stats, failures, queue, schedules, templates, groups, webhooks, keys, quotas, nodes, database,
+)  # fmt: skip
+for part in PARTS:
     part.register(app)
 for extension in find_all():
     extension.add_commands(app)

@@ -7,6 +7,8 @@ from .values import (
     Direct,
     Ended,
     Event,
+    Failure,
+    Failures,
     Group,
     GroupDetail,
     Job,
@@ -27,7 +29,7 @@ from .values import (
 )
 
 __all__ = [
-    "AsyncClient", "Checkpoint", "Client", "Direct", "Ended", "Event", "Group", "GroupDetail", "Job", "JobDetail",
-    "JobType", "NoAnswer", "Node", "Occurrence", "OutcomeUnknown", "Page", "Queue", "Rejected", "Run", "Schedule",
-    "Series", "SeriesPoint", "Signal", "Template", "Update", "Why",
+    "AsyncClient", "Checkpoint", "Client", "Direct", "Ended", "Event", "Failure", "Failures", "Group", "GroupDetail",
+    "Job", "JobDetail", "JobType", "NoAnswer", "Node", "Occurrence", "OutcomeUnknown", "Page", "Queue", "Rejected",
+    "Run", "Schedule", "Series", "SeriesPoint", "Signal", "Template", "Update", "Why",
 ]  # fmt: skip

@@ -41,6 +41,11 @@ class WebhookChanges(TypedDict, total=False):
     enabled: bool
 
 
+class FailureChanges(TypedDict, total=False):
+    muted: bool
+    note: str | None
+
+
 # From here on, scripts/make_keyword_arguments.py writes this file from the declarations in `domain`.
 class JobOptions(TypedDict, total=False):
     scheduled_for: Time | None
@@ -83,6 +88,7 @@ class JobFilter(TypedDict, total=False):
     schedule_id: Values
     group_id: Values
     retry_of: Values
+    fingerprint: Values
     created_after: Time
     created_before: Time
     q: str

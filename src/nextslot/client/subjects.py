@@ -5,6 +5,7 @@ from typing import Unpack
 
 from .binding import Collection, Operation, StreamOperation, Subject, Way, stream_verb, verb
 from .keyword_arguments import (
+    FailureChanges,
     QuotaChanges,
     ScheduleChanges,
     ScheduleOptions,
@@ -19,6 +20,8 @@ from .keyword_arguments import (
 from .requests import create, delete, get, given, part, patch, post
 from .values import (
     Delivery,
+    Failure,
+    Failures,
     GroupDetail,
     Job,
     Json,
@@ -322,3 +325,30 @@ class Stats(Subject[Way]):
         """Returns, for each step of a range, what ended, how long it waited and ran, and how long the queue was."""
         query = {"from": from_, "to": to, "step": step, "office_id": office_id, "job_type": job_type, "kind": kind}
         return self._ask(get("/api/stats/series", query), Series.read)
+
+
+class FailureList(Subject[Way]):
+    """What failed alike. `retry_all(fingerprint=…)` retries those of a fingerprint."""
+
+    @verb
+    def list(
+        self,
+        since: Time | None = None,
+        until: Time | None = None,
+        *,
+        office_id: Values | None = None,
+        job_type: Values | None = None,
+        fingerprint: Values | None = None,
+        muted: bool | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+    ) -> Operation[Failures]:
+        """Returns the failures that were seen in a range, the last seen first, each with how many there were."""
+        query: dict[str, object] = {"since": since, "until": until, "office_id": office_id, "job_type": job_type}
+        query |= {"fingerprint": fingerprint, "muted": muted, "cursor": cursor, "limit": limit}
+        return self._ask(get("/api/failures", query), Failures.read)
+
+    @verb
+    def change(self, fingerprint: str, **changes: Unpack[FailureChanges]) -> Operation[Failure]:
+        """Changes `muted` and `note` of a fingerprint; the note None removes it."""
+        return self._ask(patch(f"/api/failures/{part(fingerprint)}", dict(changes)), Failure.read)

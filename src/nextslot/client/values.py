@@ -306,6 +306,20 @@ class Series(ClientValue):
     points: tuple[SeriesPoint, ...]
 
 
+class Failure(ClientValue, domain.Failure[datetime]):
+    """Failures of an office that are alike."""
+
+
+class Failures(ClientValue):
+    """Failures, the last seen first; `buckets` of each has its counts by parts of the range."""
+
+    items: tuple[Failure, ...]
+    next_cursor: str | None
+    since: datetime
+    until: datetime
+    bucket_seconds: int
+
+
 class Me(ClientValue):
     """The caller, as the server sees it. Follow events from `last_event` to get only new ones."""
 

@@ -13,7 +13,7 @@ from .keyword_arguments import DirectOptions, EventFilter, NewJob, RunFilter, Va
 from .request_retries import RequestRetries, asked
 from .requests import Request, bodies, create, get, given, part, post, put, texts
 from .streams import End, Message
-from .subjects import Keys, Nodes, Quotas, Schedules, Stats, Templates, Webhooks
+from .subjects import FailureList, Keys, Nodes, Quotas, Schedules, Stats, Templates, Webhooks
 from .values import (
     AuditEntry,
     Checkpoint,
@@ -48,6 +48,7 @@ class Verbs(JobVerbs[Way]):
         self.quotas: Quotas[Way] = Quotas(transport, retries)
         self.nodes: Nodes[Way] = Nodes(transport, retries)
         self.stats: Stats[Way] = Stats(transport, retries)
+        self.failures: FailureList[Way] = FailureList(transport, retries)
 
     def extension(self, kind: Callable[[Way, RequestRetries], T]) -> T:
         """Returns the verbs of an extension, by their class."""

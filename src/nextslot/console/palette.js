@@ -1,14 +1,15 @@
 // The palette (⌘K or Ctrl+K): goes to a view, opens what an id names, searches jobs. And the list of keys (?).
 import { t } from "./i18n.js";
-import { get } from "./api.js";
+import { get, post } from "./api.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
-import { keepFocus, Status } from "./parts.js";
+import { attempt, can, canWhole, keepFocus, me, someOffices, Status } from "./parts.js";
 import { link } from "./router.js";
 import { named, short } from "./words.js";
 
 const ID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/i;
 // What else an id may be of, in the order in which it is asked for.
 const KINDS = [
+  ["api/job-runs/", "jobs", () => t("run"), (one) => one.job_id],
   ["api/job-groups/", "groups", (one) => one.name || t("group")],
   ["api/schedules/", "schedules", (one) => one.name],
 ];
@@ -50,11 +51,13 @@ function Finder({ views, close }) {
     .filter(([name, title]) => title.toLowerCase().includes(wanted) || name.includes(wanted))
     .map(([name, title, letter]) => ({ id: name, text: title, hint: letter ? `g ${letter}` : "", to: link(name) }));
   const search = wanted && !ID.test(wanted) ? [{ id: "search", text: t("search_jobs_for", text.trim()), to: link("jobs", { q: text.trim() }) }] : [];
-  const items = ID.test(wanted) ? found : [...places, ...found, ...search];
+  const acts = useActs().filter((one) => wanted && one.text.toLowerCase().includes(wanted));
+  const items = ID.test(wanted) ? found : [...places, ...acts, ...found, ...search];
   const chosen = Math.min(current, Math.max(0, items.length - 1));
   const take = (item) => {
     close();
-    (location.hash = item.to.slice(1));
+    if (item.act) item.act();
+    else location.hash = item.to.slice(1);
   };
   const pressed = (event) => {
     const turn = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -81,6 +84,39 @@ function Finder({ views, close }) {
     ${!items.length && html`<p class="empty" role="status">${t("nothing_found")}</p>`}<//>`;
 }
 
+// What can be done from everywhere: pauses begin and end, of everything and of each office.
+function useActs() {
+  const [acts, set] = useState([]);
+  useEffect(() => {
+    const abort = new AbortController();
+    if (can("operate"))
+      actsOf(abort.signal).then(
+        (found) => !abort.signal.aborted && set(found),
+        () => {},
+      );
+    return () => abort.abort();
+  }, []);
+  return acts;
+}
+
+async function actsOf(signal) {
+  const act = (name, text, path, body, done) => ({ id: `act ${name}`, text, hint: "", act: () => attempt(() => post(path, body), done) });
+  const whole = canWhole("operate");
+  const known = (await someOffices(100, signal)).items;
+  const ids = me.office_id ? [me.office_id] : known.length ? known.map((one) => one.office_id) : ["default"];
+  const paused = whole ? (await get("api/status", {}, signal)).paused : null;
+  const isPaused = (id) => (paused ? paused.offices.includes(id) : null);
+  const found = [];
+  const pause = (name, text, body) => found.push(act(`pause ${name}`, t("act_pause", text), "api/queue/pause", body, t("act_paused", text)));
+  const resume = (name, text, body) => found.push(act(`resume ${name}`, t("act_resume", text), "api/queue/resume", body, t("act_resumed", text)));
+  if (whole) (paused.scheduler ? resume : pause)("", t("everything"), {});
+  for (const id of ids) {
+    if (isPaused(id) !== true) pause(id, t("office_2", id), { office_id: id });
+    if (isPaused(id) !== false) resume(id, t("office_2", id), { office_id: id });
+  }
+  return found;
+}
+
 // A whole id finds the one thing that has it; other text finds the newest jobs with it, a moment after the last letter.
 function useFound(text) {
   const [found, set] = useState([]);
@@ -102,9 +138,9 @@ async function lookUp(wanted, signal) {
   if (!id && wanted.length < 2) return [];
   const jobs = (await get("api/jobs", { q: id || wanted, limit: 6 }, signal)).items;
   if (!id || jobs.length) return jobs.map((job) => ({ id: job.job_id, text: named(job), hint: short(job.job_id), status: job.status, to: link(["jobs", job.job_id]) }));
-  for (const [path, view, name] of KINDS) {
+  for (const [path, view, name, idOf] of KINDS) {
     const one = await get(`${path}${id}`, {}, signal).catch(() => null);
-    if (one) return [{ id, text: name(one), hint: short(id), to: link([view, id]) }];
+    if (one) return [{ id, text: name(one), hint: short(id), to: link([view, idOf ? idOf(one) : id]) }];
   }
   return [];
 }

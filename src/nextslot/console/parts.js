@@ -81,7 +81,10 @@ export function When({ at, none = "–", absolute = false }) {
 export const JobLink = ({
   job,
 }) => html`<a href=${link(["jobs", job.job_id])} class="clip" title=${named(job)}>${named(job)}
-  </a>`;
+  </a>${job.error_line && html`<${ErrorLine} text=${job.error_line} />`}`;
+
+// The beginning of an error below what failed, as text.
+export const ErrorLine = ({ text }) => html`<span class="error-line dim" title=${text}>${text}</span>`;
 export const Id = ({ id, to }) =>
   id ? html`<a class="id" href=${link([to, id])} title=${id}>${short(id)}</a>` : html`<span class="dim">–</span>`;
 
@@ -97,9 +100,10 @@ export const Section = ({
   title,
   children,
   actions = null,
+  tools = null,
   id,
 }) => html`<section class="section" id=${id} aria-label=${title}>
-  <header><h2>${title}</h2>${actions && html`<div class="actions">${actions}</div>`}</header>${children}</section>`;
+  <header><h2>${title}</h2>${tools && html`<div class="tools-of">${tools}</div>`}${actions && html`<div class="actions">${actions}</div>`}</header>${children}</section>`;
 
 export const Trouble = ({ error }) => (error ? html`<p class="trouble" role="alert"><${Linked} text=${sentence(error)} /></p>` : null);
 

@@ -9,6 +9,7 @@ from .bounds import MAX_PRIORITY, URGENT, Json
 from .direct import Direct, DirectFields, DirectStatus, Reservation
 from .events import Event
 from .failures import RETRYABLE, Backoff, Decision, FailureKind, RetryPolicy
+from .fingerprints import Failure, FailurePage
 from .forecast import Confidence, Expected, Forecast, Reason, Why
 from .groups import Group, GroupDetail, GroupMode, GroupStatus, NewGroup, OnFailure
 from .jobs import (
@@ -66,7 +67,9 @@ __all__ = [
     "DirectStatus",
     "Event",
     "Expected",
+    "Failure",
     "FailureKind",
+    "FailurePage",
     "Forecast",
     "Group",
     "GroupDetail",

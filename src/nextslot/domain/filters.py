@@ -20,7 +20,7 @@ from .events import EventType
 
 # The most values of one field. The database looks up each one separately.
 MOST_VALUES = 100
-LONGEST_SEARCH = 200
+LONGEST_SEARCH = 1_000
 
 LIVE = frozenset({JobStatus.WAITING, JobStatus.QUEUED, JobStatus.RUNNING})
 NOT_STARTED = LIVE - {JobStatus.RUNNING}
@@ -35,8 +35,8 @@ Texts = str | Sequence[str]
 class JobFilter:
     """Jobs that have, for every given field, one of its values. An empty filter finds all jobs.
 
-    `created_after` and `created_before` exclude the instant itself. `q` is text in the title or the id, in capitals or
-    not; a whole id finds only that job.
+    `created_after` and `created_before` exclude the instant itself. `q` is a query in one line (`job_query.py`), which
+    the services read; what is left of it here is a part of an id, or of the title. A whole id finds only that job.
     """
 
     status: Texts = ()
@@ -48,11 +48,22 @@ class JobFilter:
     schedule_id: Texts = ()
     group_id: Texts = ()
     retry_of: Texts = ()
+    fingerprint: Texts = ()
     created_after: Instant | None = None
     created_before: Instant | None = None
     q: str | None = None
 
-    LABELS = ("retry_of", "group_id", "task_id", "schedule_id", "template_id", "role", "job_type", "office_id")
+    LABELS = (
+        "fingerprint",
+        "retry_of",
+        "group_id",
+        "task_id",
+        "schedule_id",
+        "template_id",
+        "role",
+        "job_type",
+        "office_id",
+    )
 
     def __post_init__(self) -> None:
         _complete(self, {"status": JobStatus}, self.LABELS, ("created_after", "created_before"))

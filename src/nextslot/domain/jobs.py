@@ -152,6 +152,8 @@ class JobFields(JobRequest[At]):
     cancelled_at: Later[At | None] = None
     cancel_reason: Later[str | None] = None
     worker_id: Later[str | None] = None
+    error_line: Annotated[Later[str | None], Says("If it failed: the beginning of the error, on one line")] = None
+    fingerprint: Annotated[Later[str | None], Says("If it failed: the same for failures that are alike")] = None
     aged_steps: Later[
         Annotated[int, Says("Added to `priority` when jobs are ordered: one for each period that the job was ready")]
     ] = 0

@@ -19,6 +19,8 @@ MINUTE, HOUR, DAY = 60, 3_600, 86_400
 # The stored spans, in seconds, and how long each is kept before its rollups are added to the next larger span.
 STORED_STEPS = (MINUTE, HOUR, DAY)
 KEPT_SECONDS: Mapping[int, int] = {MINUTE: 2 * DAY, HOUR: 92 * DAY}
+# How long the failures of an hour are kept.
+FAILURES_KEPT_SECONDS = 92 * DAY
 # The steps that a caller may request for a series.
 SERIES_STEPS = (60, 300, 900, 3_600, 86_400)
 MAX_POINTS = 1_000

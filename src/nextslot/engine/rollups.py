@@ -5,18 +5,35 @@ changes the queue also stores how long the queue was, and adds the minutes befor
 scheduler writes nothing, and a hand-over writes one small row.
 """
 
-from nextslot.domain.rollups import MINUTE, End, RollupKey, ended, floor
+from dataclasses import dataclass
+
+from nextslot.domain import FailureKind
+from nextslot.domain.fingerprints import Fingerprint
+from nextslot.domain.rollups import FAILURES_KEPT_SECONDS, HOUR, MINUTE, End, RollupKey, ended, floor
 from nextslot.engine.effects import MinuteBegun
 from nextslot.store.contract import Tx
-from nextslot.store.tables import rollup_spans, rollups
+from nextslot.store.tables import failures, rollup_spans, rollups
 from nextslot.system.instant import Instant
 
 
+@dataclass(slots=True)
+class _Failures:
+    """Failures of one transaction that have one fingerprint; what is known of the last of them."""
+
+    office_id: str
+    job_type: str
+    kind: FailureKind
+    last: Fingerprint
+    at: Instant
+    count: int = 0
+
+
 class _Ends(dict[End, int]):
-    """What has ended in one transaction, and how many alike."""
+    """What has ended in one transaction, and how many alike; and the failures among them, by fingerprint."""
 
     def __init__(self, tx: Tx) -> None:
         super().__init__()
+        self.failures: dict[str, _Failures] = {}
 
 
 class Rollups:
@@ -33,6 +50,13 @@ class Rollups:
         ends, end = tx.local(_Ends), ended(key, free_at, started_at, finished_at)
         ends[end] = ends.get(end, 0) + 1
 
+    def note_failure(
+        self, tx: Tx, office_id: str, job_type: str, kind: FailureKind, last: Fingerprint, now: Instant
+    ) -> None:
+        """Counts a failure, and keeps its error as the last one of its fingerprint."""
+        one = tx.local(_Ends).failures.setdefault(last.fingerprint, _Failures(office_id, job_type, kind, last, now))
+        one.last, one.at, one.count = last, now, one.count + 1
+
     def begin_minute(self, tx: Tx, now: Instant) -> None:
         """In the first transaction of a minute: stores the depth of the queue, and folds the minutes before.
 
@@ -43,6 +67,8 @@ class Rollups:
         if minute != self._minute:
             rollups.sample(tx, minute)
             rollup_spans.fold(tx, minute, now)
+            if self._minute is None or floor(minute, HOUR) != floor(self._minute, HOUR):
+                failures.forget(tx, now.after(-FAILURES_KEPT_SECONDS))
             tx.cause(MinuteBegun(minute))
 
     def save(self, tx: Tx) -> None:
@@ -50,3 +76,16 @@ class Rollups:
         ends = tx.local(_Ends)
         if ends:
             rollups.count(tx, sorted(ends.items()) if len(ends) > 1 else ends.items())
+            if ends.failures:
+                _save_failures(tx, sorted(ends.failures.items()))
+
+
+def _save_failures(tx: Tx, found: list[tuple[str, _Failures]]) -> None:
+    failures.see(
+        tx,
+        [
+            (name, one.office_id, one.job_type, one.kind, one.last.pattern, one.last.line, one.at, one.count)
+            for name, one in found
+        ],
+    )
+    failures.count(tx, [(name, floor(one.at, HOUR), one.count) for name, one in found])

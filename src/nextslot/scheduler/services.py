@@ -47,6 +47,7 @@ from nextslot.extension_api import Attached
 from nextslot.extension_api.host import Host
 from nextslot.services import arguments
 from nextslot.services.bulk import BulkService
+from nextslot.services.failures import FailureService
 from nextslot.services.forecast import ForecastService
 from nextslot.services.keys import KeyService
 from nextslot.services.lists import ListService
@@ -116,6 +117,7 @@ class Services:
     )
     nodes = cached_property(lambda self: NodeService(self._access, self._runtime.cluster))
     stats = cached_property(lambda self: StatsService(self._access))
+    failures = cached_property(lambda self: FailureService(self._access))
     retention = cached_property(lambda self: RetentionService(self._access, self._runtime.retention))
 
     @cached_property

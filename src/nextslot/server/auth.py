@@ -99,6 +99,7 @@ of_group = _of_thing("group", "group_id", lambda scheduler, group_id: scheduler.
 of_schedule = _of_thing("schedule", "schedule_id", lambda scheduler, name: scheduler.schedules.get(name))
 of_template = _of_thing("template", "template_id", lambda scheduler, name: scheduler.templates.get(name))
 of_webhook = _of_thing("webhook", "webhook_id", lambda scheduler, name: scheduler.webhooks.get(name))
+of_failure = _of_thing("failure", "fingerprint", lambda scheduler, name: scheduler.failures.get(name))
 
 
 async def of_direct(scheduler: Services, request: Request, caller: Caller) -> None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from nextslot.domain import Job, JobStatus, Json
 from nextslot.domain.filters import NOT_STARTED, JobFilter, to_cancel
+from nextslot.domain.job_query import resolved
 from nextslot.domain.request_checks import text_problems
 from nextslot.engine.finish.bulk_actions import BulkActions, Step
 from nextslot.engine.submit.idempotency import Once
@@ -86,7 +87,7 @@ class BulkService:
         interrupt: bool | None = None,
     ) -> BulkCancelled:
         """Cancels every job that matches and has not started; with `include_running`, running ones too."""
-        wanted = _refuse_empty(filter, all)
+        wanted = self._wanted(filter, all)
         if reason is not None and (problems := list(text_problems("reason", reason))):
             raise Invalid(problems)
         done, is_first = BulkCancelled(), True
@@ -105,7 +106,7 @@ class BulkService:
         """Retries every chain whose last job matches and is FAILED. With `dry_run` it changes nothing, and returns the
         failed jobs that it would retry.
         """
-        wanted = _refuse_empty(filter, all)
+        wanted = self._wanted(filter, all)
         if dry_run:
             return await self._retryable(wanted)
         done, is_first = BulkRetried(), True
@@ -126,6 +127,9 @@ class BulkService:
             made |= {job.chain_id for job in new if job.created_at <= page[0].created_at}
             done = BulkRetried(done.retried.plus(tuple(job.job_id for job in new)))
         return done
+
+    def _wanted(self, filter: JobFilter | None, all: bool) -> JobFilter:
+        return resolved(_refuse_empty(filter, all), self._access.clock.now())
 
     async def _retryable(self, wanted: JobFilter) -> BulkRetried:
         found = BulkRetried()

@@ -27,6 +27,7 @@ from nextslot.domain import (
     SchedulerStatus,
 )
 from nextslot.domain.filters import DirectFilter, EventFilter, GroupFilter, JobFilter, RunFilter
+from nextslot.domain.job_query import resolved
 from nextslot.domain.limits import ONLY_RATED
 from nextslot.errors import Invalid, NotFound
 from nextslot.store.contract import Tx
@@ -58,7 +59,7 @@ class ListService:
         self, filter: JobFilter | None = None, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> Page[Listed]:
         """Lists jobs, the newest first."""
-        wanted = filter or JobFilter()
+        wanted = resolved(filter or JobFilter(), self._access.clock.now())
         after = cursors.decode("jobs", cursor, BY_TIME)
         cursors.checked_limit(limit)
 
@@ -72,11 +73,12 @@ class ListService:
         self, filter: JobFilter, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> Page[dict[str, Any]]:
         """Lists jobs in the JSON form of the API, made from their rows: for `orjson`, which knows their JSON texts."""
+        wanted = resolved(filter, self._access.clock.now())
         after = cursors.decode("jobs", cursor, BY_TIME)
         cursors.checked_limit(limit)
 
         def page(tx: Tx) -> Page[dict[str, Any]]:
-            found = filter_sql.job_rows(tx, filter, after, limit)
+            found = filter_sql.job_rows(tx, wanted, after, limit)
             places = attempts(tx, map(jobs.link_of, found.rows))
             items = tuple(jobs.shown(row) for row in found.rows)
             for one in items:

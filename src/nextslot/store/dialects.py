@@ -10,8 +10,8 @@ dialect's words, and in which an invariant is written once, as
 
     rule NAME before update of COLUMNS on TABLE refuse 'MESSAGE' when CONDITION;
 
-which becomes a trigger in the form of each database; `drop rule NAME on TABLE;` removes it again. A statement that
-begins with `on postgres` is for PostgreSQL alone.
+which becomes a trigger in the form of each database; `drop rule NAME on TABLE;` removes it again.
+`sqlite: …;` and `postgres: …;` are statements of one database alone.
 """
 
 import re
@@ -32,10 +32,11 @@ _RULE = re.compile(
     r"\s+refuse '(?P<message>[^']+)'\s+when (?P<condition>.+)$",
     re.DOTALL,
 )
+# A statement of a schema file that only one database has.
+_ALONE = re.compile(r"(sqlite|postgres): ")
 _DROPPED = re.compile(r"^drop rule (\w+) on (\w+)$")
 # The end of a statement; a semicolon in a text between dollar signs is not one.
 _END = re.compile(r"(\$\w+\$).*?\1|;[ \t]*$", re.DOTALL | re.MULTILINE)
-_ON_POSTGRES = "on postgres "
 _NUMBERED = re.compile(r"create table (\w+) \(\s*(\w+) \{serial\}")
 _TEXT_COLUMN = re.compile(r"^(\s*(?:alter table \w+ add column )?\w+) text\b", re.MULTILINE)
 
@@ -228,9 +229,7 @@ def rules() -> frozenset[str]:
 
 def for_sqlite(schema: str) -> Iterator[str]:
     """Yields the statements of a schema file for SQLite."""
-    for statement in _split(schema):
-        if statement.startswith(_ON_POSTGRES):
-            continue
+    for statement in _of_dialect(schema, "sqlite"):
         spelled = _spelled(statement, SQLITE_WORDS)
         if spelled.startswith("rule "):
             yield _sqlite_trigger(_rule(spelled))
@@ -243,8 +242,8 @@ def for_sqlite(schema: str) -> Iterator[str]:
 
 def for_postgres(schema: str) -> Iterator[str]:
     """Yields the statements of a schema file for PostgreSQL."""
-    for statement in _split(schema):
-        spelled = _spelled(statement.removeprefix(_ON_POSTGRES), POSTGRES_WORDS)
+    for statement in _of_dialect(schema, "postgres"):
+        spelled = _spelled(statement, POSTGRES_WORDS)
         if numbered := _NUMBERED.match(spelled):
             # Not a sequence of the server, since a rollback would leave a permanent gap. Only one writer runs at a
             # time.
@@ -262,6 +261,14 @@ def for_postgres(schema: str) -> Iterator[str]:
             # Compare by bytes, as SQLite does: otherwise the server's locale would decide the order of names.
             is_table = spelled.startswith(("create table ", "alter table "))
             yield _TEXT_COLUMN.sub(r'\1 text collate "C"', spelled) if is_table else spelled
+
+
+def _of_dialect(schema: str, dialect: str) -> Iterator[str]:
+    """Yields the common statements of a schema file, and those of one database alone."""
+    for statement in _split(schema):
+        alone = _ALONE.match(statement)
+        if alone is None or alone[1] == dialect:
+            yield statement if alone is None else statement[alone.end() :]
 
 
 def _spelled(statement: str, words: Mapping[str, str]) -> str:

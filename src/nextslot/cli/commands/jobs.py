@@ -210,13 +210,15 @@ def ls(
     job_type: Annotated[str | None, typer.Option("--type", help="The job type.")] = None,
     office: Office = None,
     group: Annotated[str | None, typer.Option(help="The group's id.")] = None,
-    text: Annotated[str | None, typer.Option("--text", "-q", help="Text in the title or in the id.")] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", "--text", "-q", help="Such as 'status:failed type:ingest since:2h words'.")
+    ] = None,
     filter: Filter = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List jobs, newest first."""
-    given = {"status": status, "job_type": job_type, "office_id": office, "group_id": group, "q": text}
+    given = {"status": status, "job_type": job_type, "office_id": office, "group_id": group, "q": query}
     wanted = arguments.job_filter([*(f"{name}={value}" for name, value in given.items() if value), *(filter or ())])
     page = session.client.jobs_page(limit, cursor, **wanted)
     session.list(page.json, HEADINGS, [row(job) for job in page.items], "no jobs")

@@ -39,7 +39,7 @@ def stats(
     def tables() -> None:
         output.table(HEADINGS, [_row(one) for one in found.points], "nothing yet")
         ended = [_ended(one) for one in found.points]
-        output.say(f"ended  {_sparkline(ended)}  {sum(ended)} in all")
+        output.say(f"ended  {sparkline(ended)}  {sum(ended)} in all")
 
     session.show(found.json, tables)
 
@@ -63,7 +63,7 @@ def _row(point: "SeriesPoint") -> list[Any]:
     ]
 
 
-def _sparkline(values: list[int]) -> str:
+def sparkline(values: list[int]) -> str:
     """Draws a bar for each value; only 0 has the lowest."""
     most = max(values, default=0)
     return "".join(BARS[0] if not value else BARS[-(-value * (len(BARS) - 1) // most)] for value in values)

@@ -22,7 +22,9 @@ import {
   Trouble,
   When,
 } from "../parts.js";
-import { change, here, keep, recall } from "../router.js";
+import { exportJobs, MOST } from "../export.js";
+import { change, here, keep, link, recall } from "../router.js";
+import { QueryBar } from "../search.js";
 import { between, count, duration, ENDED, plural, STATUSES } from "../words.js";
 
 const PAGE = 50;
@@ -37,6 +39,7 @@ const FILTERS = [
   "schedule_id",
   "group_id",
   "retry_of",
+  "fingerprint",
   "created_after",
   "created_before",
   "q",
@@ -51,6 +54,7 @@ export default function Jobs({ place }) {
   const set = (changes) => change("jobs", { ...filterOf(here().query), ...changes });
   const list = useJobs(filter);
   const [chosen, setChosen] = useState(() => new Set());
+  const [columns, setColumns] = useState(storedColumns);
   useEffect(() => setChosen(new Set()), [JSON.stringify(filter)]);
   return html`
     <div class="head"><h1 class="grow">${t("jobs")}</h1></div>
@@ -58,6 +62,7 @@ export default function Jobs({ place }) {
       <${Filters} filter=${filter} set=${set} types=${types.data?.items || []} offices=${offices.data?.items || []} />
     </section>
     <${Section} title=${titled(list)}
+      tools=${html`<${Columns} columns=${columns} set=${setColumns} /><${Export} filter=${filter} />`}
       actions=${html`<${Bulk} filter=${filter}
         chosen=${[...chosen].filter((id) => list.items.some((job) => job.job_id === id))} jobs=${list.items}
         done=${() => (setChosen(new Set()), list.again())} />`}>
@@ -67,7 +72,7 @@ export default function Jobs({ place }) {
         html`<p class="more"><button onClick=${list.again}>${t("show", plural(list.fresh, "new job"))}
         </button></p>`
       }
-      <${Table} jobs=${list.items} chosen=${chosen} choose=${setChosen} />
+      <${Table} jobs=${list.items} chosen=${chosen} choose=${setChosen} columns=${columns} />
       ${!list.items.length && html`<${Empty}>${list.isLoading ? t("searching_more") : t("no_jobs_match")}<//>`}
       <${More} cursor=${list.cursor} load=${list.more} isLoading=${list.isLoading} />
     <//>`;
@@ -190,18 +195,13 @@ function Filters({ filter, set, types, offices }) {
   const flip = (status) =>
     set({ status: (chosen.includes(status) ? chosen.filter((one) => one !== status) : [...chosen, status]).join(",") });
   const rest = Object.entries(filter).filter(([name]) => !TYPED.includes(name));
-  const typing = useRef(null);
-  const typed = (event) => {
-    const value = event.target.value;
-    clearTimeout(typing.current);
-    typing.current = setTimeout(() => set({ q: value }), 250);
-  };
+  const known = { type: types.map((one) => one.job_type), office: offices.map((one) => one.office_id) };
   const choices = (items, name) => [
     ["", t("any")],
     ...[...new Set([...items.map((one) => one[name]), filter[name]].filter(Boolean))].map((one) => [one, one]),
   ];
   return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
-      <${Field} name="q" label=${t("text_in_the_title_or_the")} kind="search" value=${filter.q || ""} onInput=${typed} />
+      <${QueryBar} value=${filter.q || ""} known=${known} set=${(q) => set({ q })} />
       <${Field} name="job_type" label=${t("type")} value=${filter.job_type || ""} options=${choices(types, "job_type")}
         onChange=${(event) => set({ job_type: event.target.value })} />
       ${me.office_id === null && html`<${Field} name="office_id" label=${t("office")} value=${filter.office_id || ""}
@@ -225,7 +225,61 @@ function Filters({ filter, set, types, offices }) {
     </div>`;
 }
 
-export function Table({ jobs, chosen, choose }) {
+// What a list of jobs can show besides status, name and time of creation; by default the first ones.
+const COLUMNS = {
+  job_type: [t("type"), "", (job) => html`<a class="clip plain" href=${link(["types", job.job_type])}>${job.job_type}</a>`],
+  office_id: [t("office"), "", (job) => job.office_id],
+  attempt: [t("attempt"), "number", (job) => job.attempt],
+  started_at: [t("started"), "tight", (job) => html`<${When} at=${job.started_at} />`],
+  took: [t("took"), "number", (job) =>
+    job.started_at && job.finished_at ? duration(between(job.started_at, job.finished_at)) : html`<span class="dim">–</span>`],
+  job_id: [t("id"), "", (job) => html`<${Id} id=${job.job_id} to="jobs" />`],
+  finished_at: [t("finished"), "tight", (job) => html`<${When} at=${job.finished_at} />`],
+  priority: [t("priority"), "number", (job) => job.priority],
+  role: [t("role"), "", (job) => job.role],
+  task_id: [t("task_name"), "", (job) => job.task_id],
+  schedule_id: [t("schedule"), "", (job) => html`<${Id} id=${job.schedule_id} to="schedules" />`],
+  group_id: [t("group"), "", (job) => html`<${Id} id=${job.group_id} to="groups" />`],
+  created_by: [t("created_by"), "", (job) => job.created_by],
+};
+const USUAL = ["job_type", "office_id", "attempt", "started_at", "took", "job_id"];
+const KEPT = "nextslot-job-columns";
+
+function storedColumns() {
+  const kept = localStorage.getItem(KEPT);
+  return kept === null ? USUAL : kept.split(",").filter((name) => Object.hasOwn(COLUMNS, name));
+}
+
+function Columns({ columns, set }) {
+  const flip = (name) => {
+    const next = Object.keys(COLUMNS).filter((one) => (one === name) !== columns.includes(one));
+    localStorage.setItem(KEPT, next.join(","));
+    set(next);
+  };
+  return html`<details class="menu"><summary>${t("columns")}</summary><div role="group" aria-label=${t("columns")}>${Object.entries(COLUMNS).map(
+    ([name, [title]]) => html`<label key=${name}><input type="checkbox" checked=${columns.includes(name)} onChange=${() => flip(name)} /> ${title}</label>`,
+  )}</div></details>`;
+}
+
+function Export({ filter }) {
+  const [so_far, set] = useState(null);
+  const save = async (format) => {
+    set(0);
+    try {
+      const { saved, isCut } = await exportJobs(query(filter), format, set);
+      toast(isCut ? t("saved_the_newest", plural(saved, "job")) : t("saved_jobs", plural(saved, "job")));
+    } catch (error) {
+      toast(sentence(error), "bad");
+    }
+    set(null);
+  };
+  if (so_far !== null) return html`<span class="dim" role="status">${t("saving_so_far", count(so_far))}</span>`;
+  return html`<details class="menu"><summary>${t("export")}</summary><div>
+    ${["csv", "json"].map((format) => html`<button key=${format} onClick=${() => save(format)}>${format.toUpperCase()}</button>`)}
+    <small class="dim">${t("at_most_newest", count(MOST))}</small></div></details>`;
+}
+
+export function Table({ jobs, chosen, choose, columns = USUAL }) {
   if (!jobs.length) return null;
   const mayChoose = choose && can("operate");
   const flip = (id) =>
@@ -243,9 +297,8 @@ export function Table({ jobs, chosen, choose }) {
         onChange=${() => choose(all ? new Set() : new Set(jobs.map((job) => job.job_id)))} />
       </th>`
     }
-      <th>${t("status")}</th><th>${t("job")}</th><th class="wide">${t("type")}</th><th class="wide">${t("office")}</th>
-        <th class="wide number">${t("attempt")}</th><th>${t("created")}</th><th class="wide">${t("started")}</th>
-        <th class="wide number">${t("took")}</th><th class="wide">${t("id")}</th></tr></thead>
+      <th>${t("status")}</th><th>${t("job")}</th><th>${t("created")}</th>
+      ${columns.map((name) => html`<th key=${name} class="wide ${COLUMNS[name][1]}">${COLUMNS[name][0]}</th>`)}</tr></thead>
     <tbody>${jobs.map(
       (job) => html`<tr key=${job.job_id} data-job=${job.job_id}>
       ${
@@ -257,15 +310,8 @@ export function Table({ jobs, chosen, choose }) {
       }
       <td class="tight"><${Status} status=${job.status} /></td>
       <td><${JobLink} job=${job} /></td>
-      <td class="wide"><span class="clip">${job.job_type}</span></td>
-      <td class="wide">${job.office_id}</td>
-      <td class="wide number">${job.attempt}</td>
       <td class="tight"><${When} at=${job.created_at} /></td>
-      <td class="wide tight"><${When} at=${job.started_at} /></td>
-      <td class="wide number">${job.started_at && job.finished_at ? duration(between(job.started_at, job.finished_at)) : html`<span
-        class="dim">–</span>`}
-        </td>
-      <td class="wide"><${Id} id=${job.job_id} to="jobs" /></td>
+      ${columns.map((name) => html`<td key=${name} class="wide ${COLUMNS[name][1]}">${COLUMNS[name][2](job)}</td>`)}
     </tr>`,
     )}</tbody></table><//>`;
 }

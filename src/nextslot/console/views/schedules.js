@@ -4,7 +4,7 @@ import { get, pages, patch, post } from "../api.js";
 import { parsed } from "../actions.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { useLoad } from "../live.js";
-import { attempt, can, Empty, Field, me, Scroll, Section, sentence, toast, Trouble, valuesOf, When } from "../parts.js";
+import { attempt, can, classOf, Empty, Field, me, Scroll, Section, sentence, shapeOf, toast, Trouble, valuesOf, When } from "../parts.js";
 import { go, link } from "../router.js";
 import { moment, plural } from "../words.js";
 
@@ -30,7 +30,7 @@ export default function Schedules() {
       ${
         items.length
           ? html`<${Scroll} label=${t("schedules")}><table>
-        <thead><tr><th>${t("name")}</th><th>${t("when")}</th><th class="wide">${t("zone")}</th><th>${t("next")}</th><th class="wide">${t("last")}</th>
+        <thead><tr><th>${t("name")}</th><th>${t("when")}</th><th class="wide">${t("zone")}</th><th>${t("next")}</th><th class="wide">${t("last")}</th><th class="wide">${t("last_outcomes")}</th>
           <th class="wide">${t("office")}</th><th>${t("on")}</th></tr></thead>
         <tbody>${items.map(
           (one) => html`<tr key=${one.schedule_id}>
@@ -39,6 +39,7 @@ export default function Schedules() {
           <td class="wide">${one.timezone}</td><td class="tight"><${When} at=${one.next_trigger_at} none=${t("disabled_2")} />
             </td>
           <td class="wide tight"><${When} at=${one.last_triggered_at} none=${t("never")} /></td>
+          <td class="wide"><${Strip} schedule=${one} /></td>
             <td class="wide">${one.office_id}</td>
           <td><input type="checkbox" aria-label=${t("is_enabled", one.name)} checked=${one.enabled}
             disabled=${!can("operate")} onChange=${() => flip(one)} />
@@ -48,6 +49,32 @@ export default function Schedules() {
           <//>`
       }
     <//>`;
+}
+
+// The last jobs, the newest on the right: asked for when the row comes into sight, and again when it has fired.
+const SHOWN = 20;
+
+function Strip({ schedule }) {
+  const place = useRef(null);
+  const [jobs, set] = useState(null);
+  useEffect(() => {
+    const abort = new AbortController();
+    const seen = new IntersectionObserver(([entry]) => {
+      if (!entry.isIntersecting) return;
+      seen.disconnect();
+      get("api/jobs", { schedule_id: schedule.schedule_id, limit: SHOWN }, abort.signal).then(
+        (found) => set(found.items.reverse()),
+        () => {},
+      );
+    });
+    seen.observe(place.current);
+    return () => (seen.disconnect(), abort.abort());
+  }, [schedule.schedule_id, schedule.last_triggered_at]);
+  return html`<span class="strip" ref=${place}>${(jobs || []).map(
+    (job) => html`<a key=${job.job_id} href=${link(["jobs", job.job_id])} class=${classOf(job.status)}
+      title=${`${said("status", job.status)} ${moment(job.created_at)}`} aria-label=${`${said("status", job.status)} ${moment(job.created_at)}`}>
+      <svg viewBox="0 0 12 12" aria-hidden="true"><path d=${shapeOf(job.status)} /></svg></a>`,
+  )}</span>`;
 }
 
 const choices = (kind, values) => values.map((value) => [value, said(kind, value)]);

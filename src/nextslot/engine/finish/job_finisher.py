@@ -21,6 +21,7 @@ from nextslot.domain import (
     RunStatus,
     Stage,
 )
+from nextslot.domain.fingerprints import Fingerprint, fingerprint
 from nextslot.domain.group_failure import Action
 from nextslot.domain.job_lifecycle import (
     Cancellation,
@@ -31,6 +32,7 @@ from nextslot.domain.job_lifecycle import (
 )
 from nextslot.domain.retry import ChainRun, lone_crashes
 from nextslot.domain.rollups import JOB, RollupKey
+from nextslot.domain.runs import OutcomeFields
 from nextslot.domain.signals import MOST_PARKS
 from nextslot.domain.webhook_delivery import run_events
 from nextslot.engine.dispatch.resource_outages import Outages
@@ -43,6 +45,7 @@ from nextslot.store.tables import (
     jobs,
     offices,
     runs,
+    search,
 )
 from nextslot.store.tables.jobs import EndingFacts
 from nextslot.store.tables.lanes import LaneTally
@@ -146,7 +149,7 @@ class JobFinisher:
         # A cancelled job ends now, because the cancel request may be newer than the end of the work.
         finished_at = now if is_cancelled else _before(now, waited_us, facts.started_at)
         runs.finish(tx, run_id, job_id, settlement.outcome, finished_at)
-        self._end_job(tx, job_id, settlement, finished_at)
+        self._end_job(tx, job_id, facts.office_id, lane.job_type, settlement, finished_at)
         self._workers.free(tx, facts.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
         self._lanes.counters(tx).use_tokens(lane, outcome.result)
@@ -194,7 +197,9 @@ class JobFinisher:
 
     def close(self, tx: Tx, job: Job, run: Run, status: RunStatus, now: Instant) -> None:
         """Ends a RUNNING job whose run has ended already (spec 15.2). `decide` then decides about a failure."""
-        jobs.close_with_run(tx, job.job_id, status, now)
+        is_failed = status is RunStatus.FAILED
+        error = self._note_failure(tx, job.job_id, job.office_id, job.job_type, run, now) if is_failed else None
+        jobs.close_with_run(tx, job.job_id, status, error, now)
         lane = self._lanes.lane(tx, job.lane_id)
         self._workers.free(tx, job.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
@@ -232,13 +237,29 @@ class JobFinisher:
             if settlement.retry is None:
                 self._tell(tx, job, LAST_FAILED, now)
 
-    def _end_job(self, tx: Tx, job_id: str, settlement: Settlement, now: Instant) -> None:
+    def _end_job(
+        self, tx: Tx, job_id: str, office_id: str, job_type: str, settlement: Settlement, now: Instant
+    ) -> None:
         if settlement.stage is Stage.CANCELLED:
             jobs.stop(tx, job_id, now)
         elif settlement.decision is not None:
-            jobs.fail(tx, job_id, settlement.decision, now)
+            error = self._note_failure(tx, job_id, office_id, job_type, settlement.outcome, now)
+            jobs.fail(tx, job_id, settlement.decision, error, now)
         else:
             jobs.succeed(tx, job_id, settlement.outcome.status, now)
+
+    def _note_failure(
+        self, tx: Tx, job_id: str, office_id: str, job_type: str, outcome: OutcomeFields, now: Instant
+    ) -> Fingerprint:
+        """Counts a failure by its fingerprint, and makes its error known to the search."""
+        kind = outcome.failure_kind or FailureKind.ERROR
+        found = fingerprint(office_id, job_type, kind, outcome.error)
+        # A session that waits for a signal goes on; it did not fail.
+        if kind is not FailureKind.PARKED:
+            self._rollups.note_failure(tx, office_id, job_type, kind, found, now)
+        if found.line:
+            search.add_error(tx, job_id, found.line)
+        return found
 
     def _follow_up(
         self,
@@ -346,7 +367,8 @@ class JobFinisher:
         runs.begin(tx, run_id, job.job_id, now)
         jobs.start(tx, job.job_id, None, now)
         runs.finish(tx, run_id, job.job_id, outcome, now)
-        jobs.fail(tx, job.job_id, Decision.PERMANENT, now)
+        failure = self._note_failure(tx, job.job_id, job.office_id, job.job_type, outcome, now)
+        jobs.fail(tx, job.job_id, Decision.PERMANENT, failure, now)
         self._leaves_queue(tx, job)
         self._note_end(tx, job, RunStatus.FAILED, None, now)
         self._events.note(tx, "job_failed", now, job.office_id, job.job_id, run_id, _details(outcome))

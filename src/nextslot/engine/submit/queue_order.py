@@ -13,7 +13,7 @@ from nextslot.engine.effects import RequestsLinked
 from nextslot.engine.engine_context import EngineContext
 from nextslot.errors import AlreadyDispatched, AlreadyFinished, Invalid, NotFound, Problem
 from nextslot.store.contract import Tx
-from nextslot.store.tables import jobs, lanes, offices
+from nextslot.store.tables import jobs, lanes, offices, search
 from nextslot.store.tables.jobs import Place
 from nextslot.system.instant import Instant
 
@@ -71,6 +71,8 @@ class QueueManager:
     def enqueue(self, tx: Tx, new: Sequence[Job], now: Instant) -> None:
         """Stores new jobs at the positions that `back` has returned."""
         jobs.insert(tx, new)
+        if any(job.title for job in new):
+            search.add(tx, new)
         self._store_largest_positions(tx)
         made = Counter([(job.office_id, job.job_type) for job in new])
         tx.local(NewWork).created += [Created(*of, count) for of, count in made.items()]
@@ -182,6 +184,7 @@ class QueueManager:
         if problem is not None:
             raise Invalid(problem, field="title")
         jobs.set_title(tx, job_id, title)
+        search.set_title(tx, job_id, title)
         return job._replace(title=title)
 
     def _count_change(self, tx: Tx, before: Job, after: Job, now: Instant) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from nextslot.errors import StoreError
 from nextslot.store.contract import Tx
+from nextslot.store.tables import search
 
 from . import export_file, move
 from .export_file import Header, Reader, Sum, Table, Unfit, Unreadable
@@ -173,6 +174,7 @@ def _fill(reader: Reader, staging: Staging, reached: Reached | None, progress: P
     _verify(staging.tx, found, sums, progress)
     before = _names(staging.tx) if "schedules" in sums else {}
     staging.upgrade()
+    search.fill(staging.tx)
     renamed = _renamed(before, _names(staging.tx))
     findings = _accepted(staging.tx, reader.header, known)
     staging.execute("drop table import_progress")

@@ -53,9 +53,22 @@ TABLES = (
     "rollups",
     "queue_depths",
     "rollup_bounds",
+    "failures",
+    "failure_hours",
 )
+# The full text of jobs, and what it is stored in on SQLite: made of the jobs again after an import.
+FULL_TEXT = ("job_text", *(f"job_text_{part}" for part in ("data", "idx", "content", "docsize", "config")))
 # Tables that belong to the database itself, not to its content.
-NOT_MOVED = ("schema_migrations", "commit_marks", "never", "maintenance", "nodes", "cluster", "device_holds")
+NOT_MOVED = (
+    "schema_migrations",
+    "commit_marks",
+    "never",
+    "maintenance",
+    "nodes",
+    "cluster",
+    "device_holds",
+    *FULL_TEXT,
+)
 
 PAGE_ROWS = 2000
 

@@ -180,6 +180,8 @@ class _Staging:
             if self._query(f"select 1 from {name} limit 1"):
                 raise move.not_empty(name)
         migrate_tables(self._connection)
+        # Some are SQLite's alone.
+        tables = [name for (name,) in self._query(_TABLES) if name in tables]
         self._refuse_triggers(tables)
         grants = [grant for (grant,) in self._query(_GRANTS, (list(tables),))]
         try:

@@ -13,7 +13,7 @@ create table inbox (
 -- The id is a UUIDv7 with microseconds, so that requests of one transaction are in order. The function runs with the
 -- rights of its owner: a program that may call it needs no right on any table. A request that is not even well formed
 -- fails here, in the caller's transaction; all other checks are the server's.
-on postgres create function nextslot_enqueue(job_type text, params jsonb default '{}', options jsonb default '{}')
+postgres: create function nextslot_enqueue(job_type text, params jsonb default '{}', options jsonb default '{}')
     returns text language plpgsql security definer as $enqueue$
 declare
     instant bigint := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
@@ -36,7 +36,7 @@ begin
 end
 $enqueue$;
 
-on postgres revoke all on function nextslot_enqueue(text, jsonb, jsonb) from public;
+postgres: revoke all on function nextslot_enqueue(text, jsonb, jsonb) from public;
 
 -- Whatever the search path of the caller is.
-on postgres do $alter$ begin execute format('alter function nextslot_enqueue(text, jsonb, jsonb) set search_path = %I, pg_temp', current_schema()); end $alter$;
+postgres: do $alter$ begin execute format('alter function nextslot_enqueue(text, jsonb, jsonb) set search_path = %I, pg_temp', current_schema()); end $alter$;

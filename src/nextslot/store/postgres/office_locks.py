@@ -25,6 +25,8 @@ ALONE_AFTER = 50
 CONFINED = frozenset(
     {
         "events.append",
+        "failures.count",
+        "failures.see",
         "jobs.ending_facts",
         "jobs.fail",
         "jobs.firsts",
@@ -52,6 +54,7 @@ CONFINED = frozenset(
         "rollups.count",
         "runs.begin",
         "runs.finish",
+        "search.add_error",
     }
 )
 

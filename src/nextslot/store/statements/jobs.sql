@@ -52,7 +52,8 @@ update jobs set finished_at = :now, outcome = :outcome
 where job_id = :job_id and stage = 'RUNNING' and finished_at is null;
 
 -- fail: a running job ends with its run, and what follows is decided
-update jobs set finished_at = :now, outcome = 'FAILED', decision = :decision
+update jobs set finished_at = :now, outcome = 'FAILED', decision = :decision,
+    error_line = :error_line, fingerprint = :fingerprint
 where job_id = :job_id and stage = 'RUNNING' and finished_at is null;
 
 -- stop: a running job was told to stop, and has
@@ -76,7 +77,8 @@ update jobs set decision = :decision where job_id = :job_id and decision = 'unde
 select {jobs.columns} from jobs where decision = 'undecided' order by job_id limit :limit;
 
 -- close_with_run: a job whose run had ended before the crash (spec 15.2)
-update jobs set finished_at = :finished_at, outcome = :outcome, decision = :decision
+update jobs set finished_at = :finished_at, outcome = :outcome, decision = :decision,
+    error_line = :error_line, fingerprint = :fingerprint
 where job_id = :job_id and stage = 'RUNNING' and finished_at is null;
 
 -- running: what is running, by the number of its slot, for recovery

@@ -14,6 +14,7 @@ from nextslot.domain import (
     RunStatus,
     Stage,
 )
+from nextslot.domain.fingerprints import Fingerprint
 from nextslot.domain.jobs import status_of
 from nextslot.domain.retry import ChainRun
 from nextslot.store.contract import Read, Row, Tx
@@ -208,8 +209,15 @@ def succeed(tx: Tx, job_id: str, outcome: RunStatus, now: Instant) -> None:
     tx.execute_later("jobs.succeed", job_id=job_id, outcome=outcome, now=now)
 
 
-def fail(tx: Tx, job_id: str, decision: Decision, now: Instant) -> None:
-    tx.execute_later("jobs.fail", job_id=job_id, decision=decision, now=now)
+def fail(tx: Tx, job_id: str, decision: Decision, error: Fingerprint, now: Instant) -> None:
+    tx.execute_later(
+        "jobs.fail",
+        job_id=job_id,
+        decision=decision,
+        now=now,
+        error_line=error.line,
+        fingerprint=error.fingerprint,
+    )
 
 
 def stop(tx: Tx, job_id: str, now: Instant) -> None:
@@ -232,12 +240,17 @@ def undecided(tx: Tx, limit: int) -> list[Job]:
     return _jobs(tx.rows("jobs.undecided", limit=limit))
 
 
-def close_with_run(tx: Tx, job_id: str, outcome: RunStatus, finished_at: Instant) -> bool:
-    decision = Decision.UNDECIDED if outcome is RunStatus.FAILED else None
-    return (
-        tx.execute("jobs.close_with_run", job_id=job_id, outcome=outcome, finished_at=finished_at, decision=decision)
-        == 1
+def close_with_run(tx: Tx, job_id: str, outcome: RunStatus, error: Fingerprint | None, finished_at: Instant) -> bool:
+    closed = tx.execute(
+        "jobs.close_with_run",
+        job_id=job_id,
+        outcome=outcome,
+        finished_at=finished_at,
+        decision=Decision.UNDECIDED if outcome is RunStatus.FAILED else None,
+        error_line=None if error is None else error.line,
+        fingerprint=None if error is None else error.fingerprint,
     )
+    return closed == 1
 
 
 def running(tx: Tx, node_id: str | None = None, limit: int = 1_000_000) -> list[Job]:

@@ -24,6 +24,7 @@ _DROP_JOBS = (
     "retention.drop_runs",
     "retention.drop_waits",
     "retention.drop_occurrences",
+    "search.drop",
     "retention.drop_jobs",
 )
 

@@ -44,6 +44,7 @@ from nextslot.domain.declared_values import (
     item_of,
     json_names,
 )
+from nextslot.domain.fingerprints import Failure
 from nextslot.store.contract import Row
 from nextslot.system.instant import Instant
 
@@ -240,10 +241,11 @@ CHECKPOINTS = Rows(Checkpoint)
 SIGNALS = Rows(Signal)
 OFFICES = Rows(Office)
 WEBHOOKS = Rows(Webhook, enabled="is_enabled")
+FAILURES = Rows(Failure, muted="is_muted")
 # By the name under which statements include their columns.
 _TABLES: dict[str, Rows[Any]] = {
     "jobs": JOBS, "runs": RUNS, "groups": GROUPS, "templates": TEMPLATES, "schedules": SCHEDULES,
     "occurrences": OCCURRENCES, "direct": DIRECT, "reservations": RESERVATIONS, "events": EVENTS, "audit": AUDIT,
     "keys": KEYS, "attempts": ATTEMPTS, "offices": OFFICES, "webhooks": WEBHOOKS,
-    "checkpoints": CHECKPOINTS, "signals": SIGNALS,
+    "checkpoints": CHECKPOINTS, "signals": SIGNALS, "failures": FAILURES,
 }  # fmt: skip
