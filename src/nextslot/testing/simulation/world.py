@@ -34,7 +34,7 @@ from nextslot.testing.faulty_disk import (
     salvage,
 )
 
-from . import check_reads, explanations, oracles, rates_oracle, settings_oracle
+from . import check_reads, explanations, oracles, rates_oracle, settings_oracle, signal_oracle
 from .broken import Broken
 from .clients import Clients, retried
 from .oracles import Watch
