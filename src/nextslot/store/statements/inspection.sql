@@ -129,3 +129,9 @@ select lane_id, started_at, finished_at, office_id, limit_keys from jobs
 where started_at is not null and worker_id is not null
 union all
 select lane_id, started_at, finished_at, office_id, null from direct_executions where started_at is not null;
+
+-- signals: every answer
+select chain_id, name, number, job_id, answer, payload, sent_by, sent_at from signals order by chain_id, name, number;
+
+-- checkpoint: what a chain has left last
+select value from checkpoints where chain_id = :chain_id;
