@@ -16,7 +16,9 @@ def drawn(chance: random.Random, seconds: float) -> float:
 
 
 @pytest.mark.parametrize(
-    "seconds", [lambda size: size / 10, lambda size: 30 + size / 10, lambda size: 0.01 * size**1.5], ids=str
+    "seconds",
+    [lambda size: size / 10, lambda size: 30 + size / 10, lambda size: 0.01 * size**1.5],
+    ids=["proportional", "with a constant", "faster than the size"],
 )
 def test_a_number_on_which_durations_depend_is_found_among_others(seconds: Callable[[float], float]) -> None:
     chance = random.Random(1)
