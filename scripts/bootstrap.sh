@@ -82,6 +82,13 @@ prepare_chaos() {
     command -v ip >/dev/null || install iproute2 "tests of several machines need"
 }
 
+# A real Slurm, whose daemons the engines' tests start on loopback.
+prepare_slurm() {
+    [[ "${CI:-}" == true || "$(id -u)" == 0 ]] || return 0  # Only root can run it: elsewhere, those tests are skipped.
+    command -v slurmctld >/dev/null || install slurm-wlm "tests of engines need"
+    command -v munged >/dev/null || install munge "tests of engines need"
+}
+
 # prepare [uv sync arguments]
 prepare() {
     python="$(find_python)" || exit 1

@@ -26,6 +26,7 @@ REAL_TIME = {
     "client",
     "console",
     "crash",
+    "engines",
     "executors",
     "extensions",
     "fuzz",

@@ -31,6 +31,7 @@ RESTART = (
     "logs.format",
     "telemetry.",
     "extensions.",
+    "engines.",
     *(name for one in extension_api.find_all() for name in one.restart_settings),
 )
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
+from nextslot.config import engine_tables
 from nextslot.config.loading import Configuration
 from nextslot.config.settings import Settings
 from nextslot.domain.devices import Units
@@ -49,6 +50,9 @@ def compose(configuration: Configuration, clock: Clock | None = None, **options:
         disk=DiskLimits(settings.store.disk_warn_bytes, settings.store.disk_refuse_bytes),
         webhooks=_webhooks(settings),
     )
+    engine_tables.add_engines(
+        scheduler.job_types.engines, settings.engines, configuration.data, settings.extensions.disabled
+    )
     scheduler.job_types.add_offered()
     scheduler.settings.use(reloadable_settings(settings))
     use_in_memory(scheduler, configuration, job_types_of(scheduler, configuration))
@@ -83,7 +87,7 @@ def reloadable_settings(settings: Settings) -> ReloadableSettings:
         limits=Limits(
             running=limits.running,
             job_types=limits.job_types,
-            resources=limits.resources,
+            resources={**limits.resources, **engine_tables.slots(settings.engines)},
             affinity_waits={name: wait for name, wait in limits.affinity_wait_seconds.items() if wait},
             limit_keys=limits.keys,
             rates={name: table.rates() for name, table in limits.rates.items()},

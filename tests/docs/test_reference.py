@@ -87,6 +87,7 @@ def test_every_way_to_add_a_job_type_is_listed_with_its_parameters() -> None:
         "note",
         "runs_inside",
         "isolated",
+        "placing",
     }
     used_by_others |= {"add_table", "prepared", "configure", "replace", "of_claim"}  # By the configuration of a server.
     assert listed == {

@@ -20,7 +20,7 @@ SOURCE = Path(nextslot.__file__).parent
 @pytest.mark.real_time
 async def test_every_effect_has_the_component_that_carries_it_out(tmp_path: Path) -> None:
     runtime = new_scheduler(tmp_path)._runtime
-    interpreter = runtime.interpreter(runtime.new_runner())
+    interpreter = runtime.interpreter(runner := runtime.new_runner(), runtime.new_placed_runner(runner))
 
     assert interpreter._updates.keys() | interpreter._actions.keys() == set(declared_effects())
     assert interpreter._updates.keys() & interpreter._actions.keys() == {effects.WakeBy}

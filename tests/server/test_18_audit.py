@@ -15,6 +15,8 @@ from nextslot import NewJob, QuotaExceeded, Scheduler, extension_api
 from nextslot.config import load
 from nextslot.configuration_reload import ConfiguredScheduler
 from nextslot.domain import Key, RequestContext, Scope
+from nextslot.executors.engines.engines import EngineSettings
+from nextslot.executors.engines.local_engine import LocalEngine
 from nextslot.executors.job_types import JobTypes
 from nextslot.extensions.legacy.legacy_service import LegacyService
 from nextslot.server.app import Options, application, routes_of
@@ -121,6 +123,7 @@ CHANGES: dict[str, Case] = {
     "DELETE /api/keys/{key_id}": Case("/api/keys/{key}", None, 204),
     "POST /api/nodes/{node_id}/drain": Case("/api/nodes/{node}/drain", {"undo": True}),
     "DELETE /api/nodes/{node_id}": Case("/api/nodes/gone", None, 204),
+    "POST /api/jobs/{job_id}/lost": Case("/api/jobs/{placed}/lost"),
 }
 # They only read: their scope is `read`, so the context of such a request can change nothing.
 READS: dict[str, Case] = {
@@ -230,7 +233,7 @@ class World:
             "queued": self.queued, "failed": self.failed, "run": self.run, "group": self.group, "direct": self.direct,
             "old": self.old, "template": self.template, "schedule": self.schedule, "webhook": self.webhook,
             "delivery": self.delivery, "key": self.key, "node": self.node, "held": self.held, "running": self.running,
-            "failure": self.failure,
+            "failure": self.failure, "placed": self.placed,
         }  # fmt: skip
 
     @classmethod
@@ -299,6 +302,13 @@ class World:
         run = await self.scheduler.run_of(job.job_id)
         assert run is not None
         return run.run_id
+
+    async def placed(self) -> str:
+        """A job that is on its way to an engine, which starts nothing here."""
+        directory = self.scheduler.files._files.directories[0].parent / "box"
+        self.scheduler.job_types.engines.add(EngineSettings(name="box", kind="x", directory=directory), LocalEngine())
+        self.scheduler.job_types.add_command("placed", ["true"], engine="box")
+        return (await self.scheduler.submit("placed", office_id="busy")).job_id
 
     async def group(self) -> str:
         group = await self.scheduler.submit_group([NewJob(job_type="echo", office_id="quiet")])

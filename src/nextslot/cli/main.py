@@ -13,6 +13,7 @@ from nextslot.extension_api import find_all
 
 from .commands import (
     database,
+    engines,
     failures,
     groups,
     jobs,
@@ -72,7 +73,8 @@ app = typer.Typer(
 )
 app.callback()(before_the_command)
 PARTS = (
-    service, jobs, top, stats, failures, queue, schedules, templates, groups, webhooks, keys, quotas, nodes, database,
+    service, jobs, top, stats, failures, queue, schedules, templates, groups, webhooks, keys, quotas, nodes, engines,
+    database,
 )  # fmt: skip
 for part in PARTS:
     part.register(app)

@@ -6,6 +6,7 @@ from .values import (
     Checkpoint,
     Direct,
     Ended,
+    Engine,
     Event,
     Failure,
     Failures,
@@ -29,7 +30,7 @@ from .values import (
 )
 
 __all__ = [
-    "AsyncClient", "Checkpoint", "Client", "Direct", "Ended", "Event", "Failure", "Failures", "Group", "GroupDetail",
-    "Job", "JobDetail", "JobType", "NoAnswer", "Node", "Occurrence", "OutcomeUnknown", "Page", "Queue", "Rejected",
-    "Run", "Schedule", "Series", "SeriesPoint", "Signal", "Template", "Update", "Why",
+    "AsyncClient", "Checkpoint", "Client", "Direct", "Ended", "Engine", "Event", "Failure", "Failures", "Group",
+    "GroupDetail", "Job", "JobDetail", "JobType", "NoAnswer", "Node", "Occurrence", "OutcomeUnknown", "Page", "Queue",
+    "Rejected", "Run", "Schedule", "Series", "SeriesPoint", "Signal", "Template", "Update", "Why",
 ]  # fmt: skip

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Unpack
 
+from nextslot.domain import AnyJob, id_of
+
 from .binding import Collection, Operation, StreamOperation, Subject, Way, stream_verb, verb
 from .keyword_arguments import (
     FailureChanges,
@@ -20,6 +22,7 @@ from .keyword_arguments import (
 from .requests import create, delete, get, given, part, patch, post
 from .values import (
     Delivery,
+    Engine,
     Failure,
     Failures,
     GroupDetail,
@@ -306,6 +309,20 @@ class Nodes(Subject[Way]):
     def forget(self, node_id: str) -> Operation[None]:
         """Removes a node that will not come back, with its resources."""
         return self._do(delete(f"/api/nodes/{part(node_id)}"))
+
+
+class Engines(Subject[Way]):
+    """Where runs go that leave this machine."""
+
+    @verb
+    def list(self) -> Operation[tuple[Engine, ...]]:
+        """Returns the engines of the server's configuration, by name."""
+        return self._items(get("/api/engines"), Engine)
+
+    @verb
+    def lose(self, job: AnyJob) -> Operation[Job]:
+        """Ends a run on an engine as a crash, because an operator knows that it does not go on there."""
+        return self._ask(post(f"/api/jobs/{part(id_of(job))}/lost"), Job.read)
 
 
 class Stats(Subject[Way]):

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
 
 from nextslot import domain
+from nextslot.domain import placements
 from nextslot.domain.declared_values import Value, declared, is_time, is_words, item_of
 
 T = TypeVar("T")
@@ -292,6 +293,10 @@ class Key(ClientValue, domain.KeyFields[datetime]):
 
 class Node(ClientValue, domain.Node[datetime]):
     """A machine that shares the database: `live`, `draining`, `left` in good order, or `lost`."""
+
+
+class Engine(ClientValue, placements.Engine):
+    """Where runs go that leave this machine, as the server sees it."""
 
 
 class SeriesPoint(ClientValue, domain.SeriesPoint[datetime]):

@@ -13,7 +13,7 @@ from .keyword_arguments import DirectOptions, EventFilter, NewJob, RunFilter, Va
 from .request_retries import RequestRetries, asked
 from .requests import Request, bodies, create, get, given, part, post, put, texts
 from .streams import End, Message
-from .subjects import FailureList, Keys, Nodes, Quotas, Schedules, Stats, Templates, Webhooks
+from .subjects import Engines, FailureList, Keys, Nodes, Quotas, Schedules, Stats, Templates, Webhooks
 from .values import (
     AuditEntry,
     Checkpoint,
@@ -47,6 +47,7 @@ class Verbs(JobVerbs[Way]):
         self.keys: Keys[Way] = Keys(transport, retries)
         self.quotas: Quotas[Way] = Quotas(transport, retries)
         self.nodes: Nodes[Way] = Nodes(transport, retries)
+        self.engines: Engines[Way] = Engines(transport, retries)
         self.stats: Stats[Way] = Stats(transport, retries)
         self.failures: FailureList[Way] = FailureList(transport, retries)
 

@@ -16,6 +16,7 @@ from nextslot.engine.settings.office_settings import settings_problems
 from nextslot.errors import Invalid
 from nextslot.executors.job_type_catalog import check_job_type
 
+from .engine_tables import engine_problems
 from .fields import table_of
 from .settings import OfficeTable, Section, settings_class
 
@@ -101,6 +102,7 @@ def table_problems(values: Mapping[str, Any], data: Path) -> Iterator[Found]:
         if isinstance(name, str) and name not in extension_api.names():
             there = ", ".join(extension_api.names())
             yield ("extensions", "disabled"), f"there is no extension {name!r}; there are: {there}"
+    yield from engine_problems(values)
     for one in extension_api.find_all():
         yield from one.setting_problems(values, data)
 

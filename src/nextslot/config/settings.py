@@ -349,6 +349,36 @@ class OfficeTable(Section):
         return values
 
 
+class EngineTable(Section):
+    kind: str = Field(description="What it is: `local` or `slurm`, or one that another extension offers.")
+    slots: Annotated[int, whole(1, 1_000_000)] = Field(
+        default=10, description="How many runs are handed to it at once, waiting ones included."
+    )
+    directory: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where its runs have their directories: on storage that its machines share with every node; none: "
+        "`engines/NAME` in the data directory.",
+    )
+    python: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Python 3.11 or newer on its machines; none: `python3`, and for a local engine the server's own.",
+    )
+    poll_seconds: Seconds | None = Field(
+        default=None, description="How often it is asked what it sees, and records are read; none: what suits its kind."
+    )
+    lease_seconds: Seconds = Field(
+        default=900, description="How long a run that has begun may give no sign of life before it is taken for dead."
+    )
+    start_timeout_seconds: Delay = Field(
+        default=86_400, description="How long a run may wait there to be started; 0: for ever."
+    )
+    options: dict[str, Any] = Field(
+        default={}, description="Options of its kind for all of its runs; see [engines](engines.md#options)."
+    )
+
+
 class WebhookTable(Section):
     secret: WebhookSecret | None = Field(
         default=None,
@@ -427,6 +457,7 @@ class Settings(Section):
         default={},
         description="A command, or a Python function as `handler`; see [commands](commands.md#settings).",
     )
+    engines: dict[str, EngineTable] = {}
     # Their fields are those of the requests that put them.
     templates: dict[str, dict[str, Any]] = Field(
         default={},

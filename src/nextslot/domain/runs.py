@@ -57,6 +57,10 @@ class Run(OutcomeFields, Generic[At]):
     devices: Annotated[Later[Mapping[str, Json] | None], Says("The named devices that the work had, by resource")] = (
         None
     )
+    placement: Annotated[
+        Later[Mapping[str, Json] | None],
+        Says("The engine that has it: its `state` there and its `handle`; null: a node ran it"),
+    ] = None
     park: Annotated[Later[Mapping[str, Json] | None], Says("The signal that its session waits for")] = None
     artifacts: Apart[tuple[Artifact, ...]] = ()
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nextslot.domain import DeliveryStatus, Direct, FailureKind, Json, Lane, Quotas
 from nextslot.domain.devices import NO_DEVICES, NO_VARIABLES, Devices
+from nextslot.domain.placements import Placement
 from nextslot.store.contract import Effect, Read
 from nextslot.system.instant import Instant
 from nextslot.telemetry.meters import EventCounts
@@ -61,6 +62,11 @@ class Claim(NamedTuple):
     # The first job of its chain if this is a later attempt, or one that waited for a signal: it gets the chain's last
     # checkpoint, and the answers to its waits.
     continues: str | None = None
+
+    @property
+    def times(self) -> tuple[float | None, float | None]:
+        """Returns how long the run may take, and how long it may be silent."""
+        return self.timeout_seconds, self.stall_timeout_seconds
 
 
 # Updates change the engine's memory, on the thread that committed.
@@ -157,6 +163,14 @@ class WakeBy(NamedTuple):
 
 class Launch(NamedTuple):
     claim: Claim
+
+
+class Place(NamedTuple):
+    """A run is handed to its engine, or followed there. The token is None if another process has started it."""
+
+    claim: Claim
+    placed: Placement
+    token: str | None
 
 
 class Stop(NamedTuple):

@@ -20,6 +20,7 @@ from nextslot.errors import Invalid, Problem, Unavailable
 from . import inputs
 from .checkpoints import CHANNEL_FD, FD_VARIABLE, FILE_VARIABLE, CheckpointLines
 from .command_output import Output
+from .engines.placed_command import placing_of
 from .inputs import Inputs
 from .job_types import JobType, JobTypes
 from .process_tree.fork_server import Guardians
@@ -65,6 +66,9 @@ class CommandType:
     # Finds in the end of the output of a command that failed when a used-up quota is renewed, and which resource it is.
     quota_pattern: str | None = None
     quota_resource: str | None = None
+    # The engine that runs it, and its options there; None: this node does, under a guardian.
+    engine: str | None = None
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def placeholders(self) -> list[str]:
@@ -153,6 +157,8 @@ class CommandHandler:
 
     async def __call__(self, run: RunContext, /, **params: Any) -> Outcome:
         """Runs the command. Returns only when no process of its tree is left, also after a cancel."""
+        if self._command.engine is not None:
+            return _not_here(self._command, params)
         run.log_cap = self._command.log_cap_bytes
         output = Output(run)
         with run.told_files() as told:
@@ -202,6 +208,16 @@ class CommandHandler:
         if number in (errno.ENOENT, errno.ENOTDIR, errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG):
             return Outcome.failed(FailureKind.INVALID, f"{thing} cannot be used: {why}; correct its path")
         return Outcome.failed(FailureKind.ERROR, f"{thing} could not be started: {why}")
+
+
+def _not_here(command: CommandType, params: Mapping[str, Any]) -> Outcome:
+    """Refuses to run here what its engine runs: a direct request, or a job whose command cannot be made."""
+    why = "a direct caller cannot wait for it; create a job"
+    try:
+        command.argv(params)
+    except (KeyError, Invalid) as error:
+        why = f"its parameters do not fit its command any more: {error}"
+    return Outcome.failed(FailureKind.INVALID, f"the engine {command.engine!r} runs jobs of this type: {why}")
 
 
 async def start_command(
@@ -297,10 +313,12 @@ def register_command(job_types: JobTypes, name: str, command: CommandType, guard
             field="command",
         )
     check_sandbox(command, guardians)
+    engine = None if command.engine is None else job_types.engines.settings_of(command.engine)
     return job_types.register(
         name,
         CommandHandler(command, guardians),
-        resources=command.resources,
+        resources=command.resources if engine is None else {engine.name: 1, **command.resources},
+        placing=None if engine is None else placing_of(command, engine),
         timeout_seconds=command.timeout_seconds,
         stall_timeout_seconds=command.stall_timeout_seconds,
         retry_policy=command.retry_policy,

@@ -14,6 +14,7 @@ from nextslot.domain.request_checks import is_number, is_storable, resource_prob
 from nextslot.errors import Invalid, Problem
 
 from .command import COMPLETED, PLACEHOLDER, SKIPPED, CommandType
+from .inputs import is_input
 from .job_types import resource_units
 from .quota_times import pattern_problem
 from .sandbox import sandbox_of
@@ -42,6 +43,7 @@ def command_type(table: Mapping[str, Any], base_dir: Path) -> CommandType:
     options["cwd"] = base_dir / table.get("cwd", "")
     options["pass_env"] = tuple(table.get("pass_env", ()))
     options["resources"] = resource_units(table.get("resources"))
+    options["engine_options"] = dict(table.get("engine_options") or {})
     options["exit_codes"] = {int(code): str(meaning) for code, meaning in table.get("exit_codes", {}).items()}
     # Only checks it. The office's policy fills in what is absent.
     retry_policy(table.get("retry_policy"), RetryPolicy())
@@ -100,10 +102,29 @@ def _problems(table: object) -> Iterator[Problem]:
     resource = table.get("quota_resource")
     if resource is not None:
         yield from (Problem("quota_resource", one.problem) for one in text_problems("resource", resource))
+    yield from _engine_problems(table)
     if not isinstance(table.get("cwd", ""), (str, Path)):
         yield Problem("cwd", "is not a path; write a directory as a text")
     if not isinstance(table.get("params_schema", {}), (str, Path, Mapping, type(None))):
         yield Problem("params_schema", "is not a JSON Schema; write one as a table, or the path of its file")
+
+
+def _engine_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
+    """Checks what can be said without the engine; `config/checks.py` knows that."""
+    engine = table.get("engine")
+    if engine is None:
+        if table.get("engine_options"):
+            yield Problem("engine_options", "is for a command with an engine; add engine, or remove it")
+        return
+    if not isinstance(engine, str):
+        yield Problem("engine", "is not the name of an engine; write that of a table [engines.NAME]")
+    if table.get("sandbox") is not None:
+        yield Problem("sandbox", "cannot be had on an engine, which has limits of its own; remove one of the two")
+    for word in table["command"] if isinstance(table.get("command"), (list, tuple)) else ():
+        if isinstance(word, str) and (found := PLACEHOLDER.fullmatch(word)) and is_input(found[1]):
+            yield Problem(
+                "command", f"has {word}, which is on this node only; read NEXTSLOT_INPUTS, or drop the engine"
+            )
 
 
 def _timeout_problems(table: Mapping[str, Any]) -> Iterator[Problem]:

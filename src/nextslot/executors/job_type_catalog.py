@@ -76,7 +76,7 @@ class Catalog(JobTypes):
         `configure`.
         """
         draft = Catalog()
-        draft.guardians = self.guardians
+        draft.guardians, draft.engines = self.guardians, self.engines
         taken = set(self.names()) - self._configured
         problems: list[Problem] = []
         for name, table in tables.items():

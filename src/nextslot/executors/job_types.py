@@ -12,6 +12,7 @@ from nextslot.domain.request_checks import resource_problems
 from nextslot.domain.request_checks import retry_policy as check_retry_policy
 from nextslot.errors import Invalid, Problem, UnknownJobType
 
+from .engines.engines import Engines, Placing
 from .run_context import RunContext
 from .signatures import Handler, Signature, function_of, signature_of
 
@@ -36,6 +37,7 @@ class JobTypeOptions(TypedDict, total=False):
     check_role: CheckRole | None
     has_session: bool
     note: Note | None
+    placing: Placing | None
 
 
 class NewJobTypeOptions(JobTypeOptions, total=False):
@@ -70,6 +72,8 @@ class JobType:
     # Whether each run of it is a session with an id of its own.
     has_session: bool = False
     note: Note | None = None
+    # How an engine runs it; None: nodes do.
+    placing: Placing | None = None
 
     def needs(self, params: Mapping[str, Any]) -> dict[str, int]:
         """Returns the resources of a job with these parameters: those of the type, and those its parameters call
@@ -120,6 +124,8 @@ class JobTypes:
         self._gone: Mapping[str, JobType] = {}
         # The timeout of jobs by their role; it applies to every job type.
         self.role_timeouts: Mapping[str, float] = {}
+        # The engines that job types can name.
+        self.engines = Engines()
 
     def register(
         self,
@@ -178,6 +184,11 @@ class JobTypes:
     def isolated(self, name: str) -> Handler | None:
         """Returns a handler that runs the function of a type in a separate process, if there can be one."""
         return None
+
+    def placing(self, name: str) -> Placing | None:
+        """Returns how an engine runs jobs of a type, if one does."""
+        job_type = self._types.get(name)
+        return None if job_type is None else job_type.placing
 
     def has_session(self, name: str) -> bool:
         job_type = self._types.get(name)

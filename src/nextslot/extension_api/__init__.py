@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 from nextslot.errors import Invalid
 
 if TYPE_CHECKING:
+    from nextslot.executors.engines.contract import EngineKind
+
     from .host import Host
 
 GROUP = "nextslot.extensions"
@@ -44,6 +46,10 @@ class Extension:
     def setting_problems(self, values: Mapping[str, Any], data: Path) -> Iterator[SettingProblem]:
         """Finds what is wrong with its tables beyond the types of the fields; `values` is the whole configuration."""
         yield from ()
+
+    def engine_kinds(self) -> Mapping[str, "EngineKind"]:
+        """Returns the kinds of engines that it offers to tables `[engines.NAME]`, by the word that `kind` names."""
+        return {}
 
     def attach(self, host: "Host") -> "Attached":
         """Makes its part of a scheduler: adds job types, takes services."""

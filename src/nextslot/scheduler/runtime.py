@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from nextslot.domain import FailureKind
 from nextslot.domain.group_failure import GroupFailurePolicy
 from nextslot.domain.lease_times import LeaseTimes
 from nextslot.domain.limits import ConcurrencyPolicy
@@ -36,6 +37,8 @@ from nextslot.engine.finish.retries import RetryController
 from nextslot.engine.forecast.forecast_simulator import DispatchRules
 from nextslot.engine.forecast.run_durations import Durations
 from nextslot.engine.forecast.why import Explainer
+from nextslot.engine.placement.placed_executor import PlacedExecutor
+from nextslot.engine.placement.placed_runner import PlacedRunner
 from nextslot.engine.retention import Retention
 from nextslot.engine.schedules.schedule_settings import ScheduleSettings
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
@@ -141,6 +144,7 @@ class Runtime:
         self.intake = Intake(engine, self.queue, resolver, self.finisher)
         self.past = PastWork(engine)
         self.executor = Executor(given.clock, self.job_types, given.threads, self.files, stall_alarm_seconds)
+        self.placed = PlacedExecutor(engine, self.outages, self.files, given.threads)
         self.direct = DirectExecutionHandler(engine, self.intake, self.outages, workers.node, self.quotas)
         self.dispatcher = Dispatcher(engine, self.direct, self.outages, starvation_after_seconds)
         self.trigger = ScheduleTrigger(engine, self.intake, self.quotas, access.stored)
@@ -177,7 +181,7 @@ class Runtime:
             self.cluster.registry,
             self.rules,
             self.durations,
-            self.executor.progress,
+            self.progress,
             given.threads,
             self.job_types.note,
         )
@@ -195,6 +199,7 @@ class Runtime:
             self.inbox,
             self.job_types,
             self.clock_steps,
+            self.placed,
         )
         registry = NodeRegistry(self.engine, card)
         leader = Leader(registry, self.timeouts, self.deliveries, self.retention, self.recovery)
@@ -215,11 +220,23 @@ class Runtime:
             None if self.files.shared is None else self.shipping,
         )
 
+    def new_placed_runner(self, runner: Runner) -> PlacedRunner:
+        """Makes the runner of runs that engines have, for one start of the scheduler."""
+        return PlacedRunner(self.engine, self.placed, self.finisher, runner)
+
+    def progress(self, run_id: str) -> tuple[float | None, str] | None:
+        """Returns the progress of a run that this node runs, or follows on an engine."""
+        return self.executor.progress(run_id) or self.placed.progress(run_id)
+
+    def stop_run(self, run_id: str, kind: FailureKind) -> None:
+        self.executor.stop(run_id, kind)
+        self.placed.stop(run_id, kind)
+
     def _key_made(self) -> None:
         self.keys.note_made()
         self.webhooks.note_key()
 
-    def interpreter(self, runner: Runner) -> effects.Interpreter:
+    def interpreter(self, runner: Runner, placed: PlacedRunner) -> effects.Interpreter:
         """Says which component carries out which effect of a committed transaction."""
         return effects.Interpreter(
             updates={
@@ -243,7 +260,8 @@ class Runtime:
                 effects.WakeBy: self.timer.wake_by,
                 effects.Launch: runner.launch,
                 effects.LookAgain: self.cluster.look_for_work,
-                effects.Stop: self.executor.stop,
+                effects.Place: placed.place,
+                effects.Stop: self.stop_run,
                 effects.RunEnded: runner.ended,
                 effects.ChainEnded: self.waiters.chain_ended,
                 effects.EventsAppended: self.events.appended,

@@ -47,6 +47,7 @@ from nextslot.extension_api import Attached
 from nextslot.extension_api.host import Host
 from nextslot.services import arguments
 from nextslot.services.bulk import BulkService
+from nextslot.services.engines import EngineService
 from nextslot.services.failures import FailureService
 from nextslot.services.forecast import ForecastService
 from nextslot.services.keys import KeyService
@@ -116,6 +117,11 @@ class Services:
         lambda self: OfficeService(self._access, self._runtime.chance, self._runtime.offices, self._runtime.queue)
     )
     nodes = cached_property(lambda self: NodeService(self._access, self._runtime.cluster))
+    engines = cached_property(
+        lambda self: EngineService(
+            self._access, self._runtime.job_types.engines, self._runtime.placed, self._runtime.finisher
+        )
+    )
     stats = cached_property(lambda self: StatsService(self._access))
     failures = cached_property(lambda self: FailureService(self._access))
     retention = cached_property(lambda self: RetentionService(self._access, self._runtime.retention))
@@ -558,7 +564,7 @@ class Services:
 
     def progress(self, run_id: str) -> tuple[float | None, str] | None:
         """Returns the progress of a run (0 to 1, and a text), while it runs."""
-        return self._runtime.executor.progress(run_id)
+        return self._runtime.progress(run_id)
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Yields every event after a number, oldest first, and then each new one as it comes."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from nextslot.domain import FailureKind, default_office
 from nextslot.engine.cluster.recovery import Recovered, join_left_logs
 from nextslot.engine.execution.runner import Runner
+from nextslot.engine.placement.placed_runner import PlacedRunner
 from nextslot.errors import NextslotError, Unavailable
 from nextslot.services.unit_of_work import STARTING, UnitOfWork
 from nextslot.store.contract import Closing, Effects, Store, Tx, Work
@@ -71,6 +72,7 @@ class Lifespan(Services):
         self._cluster = runtime.cluster
         self._store: Store | None = None
         self._runner: Runner | None = None
+        self._placed: PlacedRunner | None = None
         self._hurry, self._stopped = asyncio.Event(), asyncio.Event()
         self._watching = ExitStack()
         self.shutdown_grace_seconds = shutdown_grace_seconds
@@ -84,11 +86,13 @@ class Lifespan(Services):
             raise NextslotError("this scheduler has been started already")
         runtime = self._runtime
         runner = self._runner = runtime.new_runner()
-        effects = runtime.interpreter(runner)
+        placed = self._placed = runtime.new_placed_runner(runner)
+        effects = runtime.interpreter(runner, placed)
         store = self._store = self._open_store(
             self._close_transaction, effects=effects, opening=runtime.clock_steps.follow, refresh=self._refresh
         )
         runner.open(store)
+        placed.open(store)
         self._gate.is_draining, self._gate.interrupts_at = False, None
         self._gate.obstacle = self._gate.obstacle or STARTING
         runtime.events.open(store)
@@ -99,7 +103,7 @@ class Lifespan(Services):
             await store.write(lambda tx: runtime.offices.install(tx, default_office(runtime.clock.now())))
             await store.write(runtime.webhooks.load)
             await store.read(runtime.quotas.load)
-            self.recovered = await self._cluster.start(store, runner)
+            self.recovered = await self._cluster.start(store, runner, placed)
             await join_left_logs(store, runtime.files, runtime.threads)
             await runtime.shipping.start(store)
             runtime.dispatcher.start()
@@ -208,6 +212,7 @@ class Lifespan(Services):
             self._gate.interrupts_at = runtime.clock.now().after(grace_seconds)
         await self._wait_for_the_end(runner, grace_seconds)
         await runtime.shipping.close()
+        await self._detach()
         await self._cluster.leave(runner.has_stored_all)
         await runtime.direct.close()
         await runtime.files_of_nodes.close()
@@ -222,6 +227,12 @@ class Lifespan(Services):
         runtime.waiters.release()
         self._stopped.set()
         return runner.has_stored_all
+
+    async def _detach(self) -> None:
+        """Leaves what engines run to itself: the next start, or another node, follows it."""
+        if self._placed is not None:
+            await self._placed.detach()
+            self._placed = None
 
     def hurry(self) -> None:
         """Ends the grace time of a scheduler that is stopping: what still runs is interrupted."""
@@ -284,6 +295,7 @@ class Lifespan(Services):
             await self._runner.abandon()
             await self._runtime.shipping.close()
             await self._runtime.files_of_nodes.close()
+            await self._detach()
             await self._cluster.abandon()
         self._watching.close()
         self._gate.store = None

@@ -17,6 +17,7 @@ from nextslot import extension_api
 from nextslot.scheduler import Scheduler
 from nextslot.server.routes.console import console
 from nextslot.server.routes.direct import direct
+from nextslot.server.routes.engines import engines
 from nextslot.server.routes.events import events
 from nextslot.server.routes.failures import failures
 from nextslot.server.routes.groups import groups
@@ -63,7 +64,7 @@ A durable job scheduler. Jobs wait in a queue with a strict order until every li
 
 ROUTERS: list[APIRouter] = [
     jobs, queue, runs, signals, templates, schedules, groups, direct, webhooks, events, keys, quotas, nodes, node_files,
-    stats, failures, service, metrics, pages, console,
+    engines, stats, failures, service, metrics, pages, console,
 ]  # fmt: skip
 
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}

@@ -20,6 +20,8 @@ from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.events.event_log import EventLog
 from nextslot.engine.execution.executor import Executor
 from nextslot.engine.execution.runner import Runner
+from nextslot.engine.placement.placed_executor import PlacedExecutor
+from nextslot.engine.placement.placed_runner import PlacedRunner
 from nextslot.engine.settings.key_ring import KeyRing
 from nextslot.errors import Unavailable
 from nextslot.executors.job_type_catalog import Catalog
@@ -57,6 +59,7 @@ class NodeParts:
     inbox: Waiting
     job_types: Catalog
     steps: ClockSteps
+    placed: PlacedExecutor
 
 
 class Cluster:
@@ -79,6 +82,7 @@ class Cluster:
         self._times = times
         self._store: Store | None = None
         self._runner: Runner | None = None
+        self._placed: PlacedRunner | None = None
         self._offered: list[str] = []
         self._has_joined = False
         self._others: Others | None = None
@@ -111,15 +115,18 @@ class Cluster:
         sent = self._clock.monotonic()
         return nodes.time(tx, self._clock.now()), sent, self._clock.monotonic()
 
-    async def start(self, store: Store, runner: Runner) -> Recovered:
+    async def start(self, store: Store, runner: Runner, placed: PlacedRunner) -> Recovered:
         """Recovers what the last incarnation of this node (or, on SQLite, any node) left behind, and joins."""
-        self._store, self._runner = store, runner
+        self._store, self._runner, self._placed = store, runner, placed
+        self._recovery.adopt = placed.adopt
         node_id = self._registry.node_id if store.is_shared else None
         if node_id is not None:
             await self._wait_for_last_incarnation(store, node_id)
         recovered = await self._recovery.run(store, node_id)
         await self._leader.start(store)
         await self._join(store)
+        await placed.adopt(store, node_id)
+        await self._local.placed.sweep()
         await self._leader.follow_election(store)
         self._has_joined = True
         self._serve_soon()
@@ -213,8 +220,9 @@ class Cluster:
     async def _rejoin(self, store: Store) -> None:
         """Stops everything, drops the outcomes, and joins again: other nodes have recovered the runs of this one."""
         log.error("node %s was lost to the other nodes: it stops its runs and joins again", self._registry.node_id)
-        runner = self._runner
+        runner, placed = self._runner, self._placed
         assert runner is not None
+        assert placed is not None
         self._local.dispatcher.has_lease = False  # Set before the store stops checking the lease of this node.
         await store.leave()
         self._leader.is_elected = False
@@ -222,10 +230,12 @@ class Cluster:
         self._local.executor.stop_all(FailureKind.INTERRUPTED)
         self._local.job_types.guardians.renew(0.0)
         await runner.idle()
+        await placed.detach()
         while True:
             try:
                 await self._recovery.run(store, self._registry.node_id)
                 await self._join(store)
+                await placed.adopt(store, self._registry.node_id)
                 break
             except Unavailable as error:
                 log.warning("node %s cannot join yet: %s", self._registry.node_id, error)
@@ -286,6 +296,7 @@ class Cluster:
     async def _stop_what_is_cancelled(self, store: Store) -> None:
         for run_id in await store.read(lambda tx: nodes.to_stop(tx, self._registry.node_id)):
             self._local.executor.stop(run_id, FailureKind.CANCELLED)
+            self._local.placed.stop(run_id, FailureKind.CANCELLED)
 
     async def _look_at_events(self, store: Store) -> None:
         self._local.events.wake()

@@ -4,7 +4,7 @@ Each step is a transaction and safe to repeat; recovery can be killed at any poi
 queued jobs. Its cost depends on what was running, not on the queue or the history.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from nextslot.domain.job_lifecycle import lose
@@ -20,6 +20,8 @@ from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import devices, direct, jobs, nodes, old_history, runs
 
 BATCH = 200
+
+Adopt = Callable[[Store, str | None, Callable[[Tx, str | None], bool]], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Recovery:
         self._schedules = schedules
         self._files = files
         self._events = engine.events
+        # Goes on with what engines run for a node that is away; `Cluster` sets it.
+        self.adopt: Adopt | None = None
 
     async def run(self, store: Store, node_id: str | None = None) -> Recovered:
         """Ends what the previous process of a node left running; without an id, of the only node."""
@@ -66,6 +70,8 @@ class Recovery:
         moment, and then it recovers itself.
         """
         await self._tell_of(store, await self._recover_work(store, node_id, _is_away), node_id)
+        if self.adopt is not None:
+            await self.adopt(store, node_id, _is_away)
 
     async def lead(self, store: Store) -> None:
         """Fires the occurrences that were missed while no node led, and forgets probes of nodes that are gone."""

@@ -11,6 +11,7 @@ from nextslot.domain.devices import NO_VARIABLES, Devices
 from nextslot.domain.retry import ChainRun, must_be_isolated
 from nextslot.engine.effects import Claim, Launch, WorkKind
 from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.placement.start_placed import start_placed
 from nextslot.store.contract import Tx
 from nextslot.store.tables import (
     column_codec,
@@ -286,6 +287,10 @@ class DispatchRound:
             continues=None if spec.retry_of is None and spec.await_signal is None else spec.chain_id,
         )
         tx.local(Started).claims.append(claim)
+        placing = self.engine.job_types.placing(lane.job_type)
+        if placing is not None:
+            start_placed(tx, self.engine, claim, placing, now)
+            return
         if spec.timeout_seconds is not None:
             self.engine.timer.note_here(tx, now.after(spec.timeout_seconds))
         tx.cause(Launch(claim))

@@ -101,6 +101,10 @@ class Outages:
             self._lanes.counters(tx).is_freed = True
             self._events.note(tx, "resource_released", now, None, details={"resource": resource})
 
+    def note_silence(self, tx: Tx, resource: str, now: Instant) -> None:
+        """Counts that an engine, which is a resource, did not answer."""
+        self._count(tx, resource, now)
+
     def answers_again(self, tx: Tx, resource: str, now: Instant) -> None:
         """Ends the hold of a resource that was found to answer, before its next probe."""
         self._answered(tx, resource, now)

@@ -12,6 +12,7 @@ from nextslot.engine.direct.connected_callers import ConnectedCallers
 from nextslot.engine.effects import Claim, RunEnded, WorkKind
 from nextslot.engine.forecast.run_durations import Durations
 from nextslot.errors import Damaged, Fenced, Unavailable
+from nextslot.executors.run_context import Listener
 from nextslot.store.contract import PrefetchedWork, Store, Tx
 from nextslot.store.tables import checkpoints, dependencies, jobs, runs, signals
 from nextslot.system.clock import Clock
@@ -21,7 +22,7 @@ from nextslot.telemetry.meters import Meters
 from nextslot.telemetry.tracing import Tracer
 
 from .checkpoints import CheckpointWriter
-from .executor import NOTHING_GIVEN, SHORTEST_WAIT, Executor, Given
+from .executor import NOTHING_GIVEN, SHORTEST_WAIT, Given, Keep, SetSession
 from .shipping import Shipping
 from .stall_alarm import StallAlarm
 
@@ -48,11 +49,30 @@ class WorkFinisher(Protocol):
         """
 
 
+class RunsClaims(Protocol):
+    """Runs claims and returns their outcomes: `Executor`, or `PlacedExecutor` for runs that engines have."""
+
+    stall_alarm_seconds: float | None
+
+    def expect(self, run_id: str) -> None: ...
+
+    def forget(self, run_id: str) -> None: ...
+
+    async def run(
+        self,
+        claim: Claim,
+        listen: Listener | None = None,
+        given: Given = NOTHING_GIVEN,
+        keep: Keep | None = None,
+        set_session: SetSession | None = None,
+    ) -> Outcome: ...
+
+
 class Runner:
     def __init__(
         self,
         clock: Clock,
-        executor: Executor,
+        executor: RunsClaims,
         finishers: Mapping[WorkKind, WorkFinisher],
         callers: ConnectedCallers,
         durations: Durations,
@@ -218,8 +238,11 @@ class Runner:
 
         return await self._store.read(read)
 
-    async def _record(self, claim: Claim, outcome: Outcome, seconds: float, since: float) -> None:
-        """Tries until the store has the outcome. If the store refuses it too often, stores a failure in its place."""
+    async def _record(self, claim: Claim, outcome: Outcome, seconds: float, since: float) -> bool:
+        """Tries until the store has the outcome. If the store refuses it too often, stores a failure in its place.
+
+        Returns whether this call has ended the run.
+        """
         assert self._store is not None
         pause, refusals, ended_at = FIRST_PAUSE, 0, self._meters.seconds()
         while True:
@@ -232,12 +255,12 @@ class Runner:
                     "run %s: this node was lost, and another node has recovered the run",
                     claim.run_id,
                 )
-                return
+                return False
             except Exception as error:  # No error of the store may lose an outcome.
                 if self._is_abandoned:
                     self._has_lost = True
                     log.error("run %s ended too late to be stored", claim.run_id)
-                    return
+                    return False
                 if not isinstance(error, (Unavailable, Damaged)):
                     refusals += 1
                     outcome = self._refused(claim, outcome, error, refusals)
@@ -253,7 +276,7 @@ class Runner:
                         "run %s had already ended by other means; its outcome is dropped",
                         claim.run_id,
                     )
-                return
+                return stored is not None
 
     def _refused(self, claim: Claim, outcome: Outcome, error: Exception, refusals: int) -> Outcome:
         """Returns the outcome to try next, after the store has refused one."""

@@ -180,7 +180,10 @@ class Explainer:
 
 def _past(tx: Tx, job: Job) -> Reason:
     if job.is_running:
-        data = {"started_at": str(job.started_at), "worker_id": job.worker_id}
+        data: dict[str, Json] = {"started_at": str(job.started_at), "worker_id": job.worker_id}
+        run = runs.of_job(tx, job.job_id)
+        if run is not None and run.placement is not None:
+            return Reason(code="running", text=_placed(job, run.placement), data={**data, "placement": run.placement})
         return Reason(code="running", text=f"It has been running since {job.started_at}.", data=data)
     run = runs.of_job(tx, job.job_id)
     because = job.cancel_reason or (run and (run.error or run.reason)) or None
@@ -191,6 +194,16 @@ def _past(tx: Tx, job: Job) -> Reason:
         text = f"{text.rstrip('.')}. It is retried as job {follower}."
         data["retry"] = follower
     return Reason(code="ended", text=text, data=data)
+
+
+def _placed(job: Job, placement: Mapping[str, Json]) -> str:
+    engine = placement["engine"]
+    return {
+        "submitting": f"It is being handed to the engine {engine!r} since {job.started_at}.",
+        "queued": f"It is queued there: the engine {engine!r} has it since {job.started_at} and has not started it.",
+        "running": f"It has been running on the engine {engine!r}, which it was handed to at {job.started_at}.",
+        "unknown": f"The engine {engine!r} has it, and it gives no sign of life: its lease decides, or `job lost`.",
+    }[str(placement["state"])]
 
 
 def _silent(tx: Tx, job: Job) -> Iterator[Reason]:

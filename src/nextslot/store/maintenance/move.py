@@ -67,6 +67,7 @@ NOT_MOVED = (
     "nodes",
     "cluster",
     "device_holds",
+    "placements",
     *FULL_TEXT,
 )
 

@@ -1,0 +1,100 @@
+"""Makes engines of the tables `[engines.NAME]`, and finds what is wrong with them and with what names them."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nextslot import extension_api
+from nextslot.errors import Problem
+from nextslot.executors.engines import local_engine
+from nextslot.executors.engines.contract import EngineKind
+from nextslot.executors.engines.engines import Engines, EngineSettings, option_problems
+
+from .settings import EngineTable
+
+Found = tuple[tuple[str, ...], str]
+LOCAL = "local"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+def kinds(disabled: Sequence[str] = ()) -> dict[str, EngineKind]:
+    """Returns the kinds of engines there are: `local`, and those of extensions that are not disabled."""
+    found = {LOCAL: local_engine.KIND}
+    for one in extension_api.find_all():
+        if one.name not in disabled:
+            found.update(one.engine_kinds())
+    return found
+
+
+def add_engines(engines: Engines, tables: Mapping[str, EngineTable], data: Path, disabled: Sequence[str] = ()) -> None:
+    """Makes every engine of a configuration that was checked."""
+    there = kinds(disabled) if tables else {}
+    for name, table in tables.items():
+        kind = there[table.kind]
+        settings = EngineSettings(
+            name=name,
+            kind=table.kind,
+            directory=(data / (table.directory or f"engines/{name}")).absolute(),
+            slots=table.slots,
+            python=table.python or (sys.executable if table.kind == LOCAL else "python3"),
+            poll_seconds=kind.poll_seconds if table.poll_seconds is None else table.poll_seconds,
+            lease_seconds=table.lease_seconds,
+            start_timeout_seconds=table.start_timeout_seconds or None,
+            variables=tuple(kind.variables),
+            options=table.options,
+        )
+        settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        engines.add(settings, kind.make(name, table.options))
+
+
+def slots(tables: Mapping[str, EngineTable]) -> dict[str, int]:
+    """Returns the units of the resource that each engine is."""
+    return {name: table.slots for name, table in tables.items()}
+
+
+def engine_problems(values: Mapping[str, Any]) -> Iterator[Found]:
+    """Checks the tables of engines, and the tables that name an engine, beyond the types of their fields."""
+    tables = _tables(values, "engines")
+    disabled = (values.get("extensions") or {}).get("disabled", ()) if tables else ()
+    there = kinds(disabled if isinstance(disabled, (list, tuple)) else ()) if tables else {}
+    resources = (values.get("limits") or {}).get("resources") if isinstance(values.get("limits"), Mapping) else None
+    for name, table in tables.items():
+        kind = there.get(table.get("kind", ""))
+        if not _NAME.fullmatch(name):
+            yield ("engines", name), "is no name for an engine; use up to 100 letters, digits, '.', '_' and '-'"
+        if kind is None and isinstance(table.get("kind"), str):
+            yield ("engines", name, "kind"), f"there is no such kind; there are: {', '.join(sorted(there))}"
+        elif kind is not None:
+            yield from _named(("engines", name), option_problems(kind, table.get("options", {}), "options"))
+        if isinstance(resources, Mapping) and name in resources:
+            yield (
+                ("limits", "resources", name),
+                f"is an engine, which is a resource itself; set slots in [engines.{name}]",
+            )
+    for name, table in _tables(values, "job_types").items():
+        wanted = table.get("engine")
+        if not isinstance(wanted, str):
+            continue
+        if wanted not in tables:
+            known = ", ".join(sorted(tables)) or "none"
+            yield (
+                ("job_types", name, "engine"),
+                f"there is no engine {wanted!r}; add [engines.{wanted}]; there are: {known}",
+            )
+        elif (kind := there.get(tables[wanted].get("kind", ""))) is not None:
+            problems = option_problems(kind, table.get("engine_options", {}), "engine_options")
+            yield from _named(("job_types", name), problems)
+
+
+def _tables(values: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
+    found = values.get(name)
+    if not isinstance(found, Mapping):
+        return {}
+    return {key: table for key, table in found.items() if isinstance(table, Mapping)}
+
+
+def _named(path: tuple[str, ...], problems: Iterator[Problem]) -> Iterator[Found]:
+    for one in problems:
+        yield (*path, *one.field.split(".")), one.problem

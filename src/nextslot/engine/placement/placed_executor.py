@@ -1,0 +1,591 @@
+"""PlacedExecutor: hands a run to its engine and follows its records until it has ended, as `Executor` runs one here.
+
+A run ends by its wrapper's record, by its lease, or by an operator, never because this node or the engine says so. Each
+step reads the records first and can be repeated by another node: who writes `claim.json` and `end.json` decides.
+"""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import orjson
+
+from nextslot.domain import FailureKind, Json, Outcome
+from nextslot.domain.placements import Placement, PlacementSpec, PlacementState
+from nextslot.engine.dispatch.resource_outages import Outages
+from nextslot.engine.effects import Claim
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.execution.executor import NOTHING_GIVEN, Given, Keep, SetSession
+from nextslot.errors import Unavailable
+from nextslot.executors.checkpoints import FILE_VARIABLE, CheckpointLines
+from nextslot.executors.command import INHERITED
+from nextslot.executors.command_output import Output
+from nextslot.executors.engines import wrapper_archive
+from nextslot.executors.engines.contract import Key, Refused, Sight, Submission
+from nextslot.executors.engines.engines import EngineSettings
+from nextslot.executors.engines.placed_command import outcome_of
+from nextslot.executors.engines.run_directory import Look, RunDirectory, hash_of
+from nextslot.executors.inputs import as_json, inputs_of
+from nextslot.executors.process_tree.run_marks import RUN_ID, tag_of
+from nextslot.executors.run_context import Listener, RunContext
+from nextslot.executors.run_files import RunFiles
+from nextslot.executors.threads import Threads
+from nextslot.store.contract import Store, Tx
+from nextslot.store.tables import old_history, placements
+from nextslot.system.instant import Instant
+
+from .engine_watch import EngineWatch
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# The first pause between two looks; it grows to the engine's `poll_seconds`.
+FIRST_PAUSE = 0.05
+# How long an engine may say that it does not know a run, or that it has ended, before that is believed of a run that no
+# wrapper has claimed: the records of a start on another machine may be seen later.
+ABSENT_SECONDS, FEWEST_SIGHTS = 10.0, 3
+# How often a renewal of the lease is stored.
+STORE_RENEWAL_SECONDS = 60.0
+# How long after the grace time the engine is asked too to end a run that was asked to stop.
+ENGINE_STOP_SECONDS = 15.0
+COPY_TRIES = 5
+LEASE_OVER = "its wrapper has not renewed its lease for {seconds:g} seconds, and it is taken for dead"
+STOP_WORDS = {
+    FailureKind.CANCELLED: "cancelled before it began on the engine",
+    FailureKind.INTERRUPTED: "interrupted before it began on the engine",
+    FailureKind.TIMEOUT: "timed out before it began on the engine",
+}
+
+
+@dataclass(slots=True, eq=False)
+class _Followed:
+    """A placed run that this node follows: what was read last of its records."""
+
+    claim: Claim
+    placed: Placement
+    run: RunContext
+    output: Output
+    directory: RunDirectory
+    given: Given
+    # Known to the transaction that started the run and to the run's directory.
+    token: str | None
+    handle: str | None
+    state: PlacementState
+    checkpoints: CheckpointLines
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    position: int = 0
+    lease: str = ""
+    # Readings of the monotonic clock: when the lease is over, was renewed, and was stored.
+    lease_over_at: float = 0.0
+    renewed_at: float = 0.0
+    stored_at: float = 0.0
+    has_begun: bool = False
+    checkpoint: str | None = None
+    stopped_by: FailureKind | None = None
+    asked_at: float | None = None
+    absent_since: float | None = None
+    absent_sights: int = 0
+    pause: float = FIRST_PAUSE
+
+    @property
+    def spec(self) -> PlacementSpec:
+        return self.placed.spec
+
+
+class PlacedExecutor:
+    """Runs claims by engines. `PlacedRunner` calls `run`, which may be cancelled and begun again on any node."""
+
+    stall_alarm_seconds: float | None = None
+
+    def __init__(self, engine: EngineContext, outages: Outages, files: RunFiles, threads: Threads) -> None:
+        self._clock = engine.clock
+        self._chance = engine.chance
+        self._job_types = engine.job_types
+        self._outages = outages
+        self._files = files
+        self._threads = threads
+        self._store: Store | None = None
+        self._watches: dict[str, EngineWatch] = {}
+        # Runs that are launched and have not begun: their placement, the token, and the reason to stop if there is one.
+        self._expected: dict[str, tuple[Placement, str | None, FailureKind | None]] = {}
+        self._followed: dict[str, _Followed] = {}
+
+    def open(self, store: Store) -> None:
+        """Uses a store, and the engines of the configuration."""
+        self._store = store
+        for name, settings in self._job_types.engines.settings.items():
+            self._watch(name, settings)
+
+    def _watch(self, name: str, settings: EngineSettings) -> None:
+        engine = self._job_types.engines.get(name)
+        assert engine is not None
+        watch = EngineWatch(name, engine, settings.poll_seconds, self._call, self._clock, self._outages)
+        watch.store = self._store
+        self._watches[name] = watch
+        self._outages.set_probe(name, watch.probe)
+
+    def watch(self, name: str) -> EngineWatch | None:
+        return self._watches.get(name)
+
+    def problem(self, name: str) -> str | None:
+        """Returns why an engine does not answer this node; None if it does, or was not asked."""
+        watch = self._watches.get(name)
+        return None if watch is None else watch.problem
+
+    async def disown(self, placed: Placement, why: str) -> bool:
+        """Lets the records say that a run is given up. Returns False if its wrapper has ended it.
+
+        Records that nobody can write say nothing: then the operator's word alone counts.
+        """
+        directory = RunDirectory(_path(placed.spec, placed.run_id), placed.token_hash)
+        self.wake(placed.run_id)
+        try:
+            return await self._call(lambda: directory.disown(why))
+        except OSError as error:
+            log.warning("run %s is given up, which its records do not say: %s", placed.run_id, error)
+            return True
+
+    async def sweep(self) -> None:
+        """Deletes the directories of runs that have ended, which a crash has left."""
+        for settings in self._job_types.engines.settings.values():
+            names = await self._call(lambda s=settings: _directories(s.directory))  # type: ignore[misc]
+            assert self._store is not None
+            known = await self._store.read(partial(_known, names))
+            for name in [name for name, has_ended in known.items() if has_ended]:
+                path = settings.directory / name
+                await self._call(lambda path=path: shutil.rmtree(path, ignore_errors=True))  # type: ignore[misc]
+
+    # What the runner and the effects call.
+
+    def place(self, placed: Placement, token: str | None) -> None:
+        """Lets a run be launched; the token is None if another process has started it."""
+        self._expected[placed.run_id] = placed, token, None
+
+    def expect(self, run_id: str) -> None:
+        """Is called for each launch; `place` has said what there is to know."""
+
+    def forget(self, run_id: str) -> None:
+        self._expected.pop(run_id, None)
+
+    def stop(self, run_id: str, kind: FailureKind) -> None:
+        """Asks a run to stop. The first kind counts; how it ends is what its records say."""
+        followed = self._followed.get(run_id)
+        if followed is not None:
+            followed.stopped_by = followed.stopped_by or kind
+            followed.wake.set()
+        elif run_id in self._expected:
+            placed, token, before = self._expected[run_id]
+            self._expected[run_id] = placed, token, before or kind
+
+    def wake(self, run_id: str) -> None:
+        """Lets the records of a run be read now."""
+        if run_id in self._followed:
+            self._followed[run_id].wake.set()
+
+    def progress(self, run_id: str) -> tuple[float | None, str] | None:
+        followed = self._followed.get(run_id)
+        return None if followed is None else (followed.run.fraction, followed.run.text)
+
+    async def run(
+        self,
+        claim: Claim,
+        listen: Listener | None = None,
+        given: Given = NOTHING_GIVEN,
+        keep: Keep | None = None,
+        set_session: SetSession | None = None,
+    ) -> Outcome:
+        """Follows a run until it has ended, and returns its outcome."""
+        placed, token, kind = self._expected[claim.run_id]
+        followed = await self._begin(claim, placed, token, given, keep)
+        followed.stopped_by, followed.run.listen = kind, listen
+        self._followed[claim.run_id] = followed
+        try:
+            outcome = await self._follow(followed)
+            return await self._with_files(followed, outcome)
+        finally:
+            del self._followed[claim.run_id]
+            self._forget_in_engine(followed)
+
+    async def clean_up(self, run_id: str, placed: Placement) -> None:
+        """Deletes the directory of a run whose end is stored. A wrapper that still lives then loses its lease."""
+        directory = RunDirectory(_path(placed.spec, run_id), placed.token_hash)
+        await self._call(directory.remove)
+        watch = self._watches.get(placed.spec.engine)
+        if watch is not None and placed.handle is not None and watch.problem is None:
+            key = Key(run_id, placed.handle)
+            await watch.ask(lambda: watch.engine.forget(key))
+
+    # Following one run.
+
+    async def _begin(
+        self, claim: Claim, placed: Placement, token: str | None, given: Given, keep: Keep | None
+    ) -> _Followed:
+        run = RunContext(
+            claim.run_id, claim.job_id, claim.office_id, claim.job_type, claim.params, claim.attempt, self._files
+        )
+        run.log_cap = placed.spec.log_cap_bytes
+        run.wall_time, run.now = self._clock.now, self._clock.monotonic
+        run.keep_by(keep)
+        if given.inputs:
+            run.inputs = inputs_of(given.inputs, self._files)
+        # The whole output is read again: what another process had written of it may be torn.
+        await self._call(self._files.log_paths(claim.run_id).remove)
+        now = self._clock.monotonic()
+        left = 0.0 if placed.lease_until is None else (placed.lease_until - self._clock.now()) / 1_000_000
+        return _Followed(
+            claim=claim,
+            placed=placed,
+            run=run,
+            output=Output(run),
+            directory=RunDirectory(_path(placed.spec, claim.run_id), placed.token_hash),
+            given=given,
+            token=token,
+            handle=placed.handle,
+            state=placed.state,
+            checkpoints=CheckpointLines(run.keep_soon),
+            renewed_at=now,
+            lease_over_at=now + max(left, _first_watch(placed.spec)),
+            has_begun=placed.claimed_at is not None,
+        )
+
+    async def _follow(self, one: _Followed) -> Outcome:
+        while True:
+            try:
+                look = await self._call(lambda: one.directory.look(one.position))
+                outcome = await self._step(one, look)
+            except (Unavailable, OSError) as error:
+                log.warning("run %s: %s; it goes on, and is looked at again", one.claim.run_id, error)
+                outcome, look = None, Look()
+            except Exception:  # A defect here must not end a run that goes on elsewhere.
+                log.exception("run %s: following it failed; it is looked at again", one.claim.run_id)
+                outcome, look = None, Look()
+            if outcome is not None:
+                return outcome
+            if not look.output:
+                await self._rest(one)
+
+    async def _rest(self, one: _Followed) -> None:
+        watch = self._watches.get(one.spec.engine)
+        longest = 1.0 if watch is None else watch.poll_seconds
+        one.pause = min(1.5 * one.pause, longest)
+        try:
+            await asyncio.wait_for(one.wake.wait(), one.pause)
+        except TimeoutError:
+            return
+        one.wake.clear()
+        one.pause = FIRST_PAUSE
+
+    async def _step(self, one: _Followed, look: Look) -> Outcome | None:
+        """Does what the records call for. Returns the outcome once the run has ended."""
+        if look.output:
+            one.output.write(look.output)
+            one.position = look.position
+        if look.checkpoint is not None and look.checkpoint != one.checkpoint and one.run.keep is not None:
+            one.checkpoint = look.checkpoint
+            one.checkpoints.write(look.checkpoint.encode() + b"\n")
+        if look.end is not None:
+            return None if look.output else outcome_of(one.spec, look.end, one.output)
+        if look.error is not None:
+            return await self._cannot_read(one, look.error)
+        if look.claim is None:
+            return await self._before_claim(one)
+        if look.claim["by"] == "scheduler":
+            kind = FailureKind(str(look.claim["why"]).partition(":")[0])
+            return Outcome.failed(kind, str(look.claim["why"]).partition(": ")[2])
+        return await self._after_claim(one, look)
+
+    async def _cannot_read(self, one: _Followed, why: str) -> Outcome | None:
+        """Waits for the storage: while nobody can read the records, nothing says that the run does not go on."""
+        one.lease_over_at = max(one.lease_over_at, self._clock.monotonic() + _first_watch(one.spec))
+        if one.state is not PlacementState.UNKNOWN:
+            log.error("the records of run %s cannot be read: %s", one.claim.run_id, why)
+            await self._see(one, PlacementState.UNKNOWN)
+        return None
+
+    # Before a wrapper has claimed it.
+
+    async def _before_claim(self, one: _Followed) -> Outcome | None:
+        request = await self._call(one.directory.request)
+        if request is not None:
+            one.token = str(request["token"])
+        elif one.handle is not None or one.has_begun:
+            return await self._cannot_read(one, f"there is no request in {one.directory.path}")
+        else:
+            await self._prepare(one)
+        if one.stopped_by is not None:
+            return await self._take(one, one.stopped_by, STOP_WORDS.get(one.stopped_by, "stopped"))
+        most, waited = one.spec.start_timeout_seconds, (self._clock.now() - one.placed.placed_at) / 1_000_000
+        if most is not None and waited >= most:
+            error = f"the engine {one.spec.engine!r} did not start it within {most:g} seconds"
+            return await self._take(one, FailureKind.TIMEOUT, error)
+        watch = self._watches.get(one.spec.engine)
+        if watch is None:
+            return await self._cannot_read(one, f"this node has no engine {one.spec.engine!r}")
+        if watch.is_silent:
+            return None
+        return await (self._submit(one, watch) if one.handle is None else self._look_there(one, watch))
+
+    async def _prepare(self, one: _Followed) -> None:
+        """Writes the request. A process that died before that had submitted nothing, so a new token takes its place."""
+        token = one.token
+        if token is None:
+            token = self._chance.secret()
+            assert self._store is not None
+            await self._store.write(lambda tx: placements.set_token(tx, one.claim.run_id, hash_of(token)))
+            one.directory = RunDirectory(one.directory.path, hash_of(token))
+        request = self._request(one, token)
+        files = self._files_of(one)
+        await self._call(lambda: one.directory.prepare(request, files))
+        one.token = token
+
+    def _request(self, one: _Followed, token: str) -> dict[str, Json]:
+        claim, spec, path = one.claim, one.spec, one.directory.path
+        placing = self._job_types.placing(claim.job_type)
+        settings = self._job_types.engines.settings.get(spec.engine)
+        environment = {} if placing is None else dict(placing.environment())
+        lease = spec.lease_seconds
+        return {
+            "token": token,
+            "argv": list(spec.argv),
+            "cwd": spec.cwd,
+            "env": {
+                **environment,
+                RUN_ID: claim.run_id,
+                "NEXTSLOT_JOB_ID": claim.job_id,
+                "NEXTSLOT_ATTEMPT": str(claim.attempt),
+                "NEXTSLOT_ARTIFACTS": str(path / "artifacts"),
+                **self._told_files(one),
+            },
+            "inherited": [*INHERITED, "LC_ALL"],
+            "inherited_prefixes": [] if settings is None else list(settings.variables),
+            "stdin": orjson.dumps(claim.params).decode(),
+            "timeout_seconds": spec.timeout_seconds,
+            "silence_seconds": spec.silence_seconds,
+            "grace_seconds": spec.grace_seconds,
+            "log_cap_bytes": spec.log_cap_bytes,
+            "patience_seconds": lease / 3,
+            "renew_seconds": _renew_seconds(spec),
+            "tag": tag_of(claim.run_id),
+        }
+
+    def _files_of(self, one: _Followed) -> dict[str, bytes]:
+        """Returns the files that the command may read, by name: inputs, last checkpoint, signals."""
+        given, found = one.given, {}
+        if one.run.inputs:
+            found["inputs.json"] = as_json(one.run.inputs)
+        if given.checkpoint is not None:
+            found["last_checkpoint.json"] = orjson.dumps(given.checkpoint)
+        if given.signals:
+            found["signals.json"] = orjson.dumps(given.signals)
+        return found
+
+    def _told_files(self, one: _Followed) -> dict[str, str]:
+        names = {
+            "inputs.json": "NEXTSLOT_INPUTS",
+            "last_checkpoint.json": FILE_VARIABLE,
+            "signals.json": "NEXTSLOT_SIGNALS",
+        }
+        return {names[name]: str(one.directory.path / name) for name in self._files_of(one)}
+
+    async def _submit(self, one: _Followed, watch: EngineWatch) -> Outcome | None:
+        """Submits, unless the engine has it already: an answer may have been lost. Stores the handle then."""
+        run_id, settings = one.claim.run_id, self._job_types.engines.settings[one.spec.engine]
+        assert self._store is not None
+        if await self._store.read(lambda tx: placements.get(tx, run_id)) is None:
+            # An operator has given it up before it was submitted: it must not begin beside its retry.
+            return Outcome.failed(FailureKind.CRASH, "it was given up before it was submitted")
+        found = await watch.ask(lambda: watch.engine.find(run_id))
+        if found is None:
+            return None
+        if not found:
+            wrapper = await self._call(lambda: wrapper_archive.ship(_path(one.spec, run_id).parent))
+            argv = (settings.python, "-I", str(wrapper), str(one.directory.path))
+            what = Submission(run_id=run_id, directory=one.directory.path, argv=argv, options=one.spec.options)
+            try:
+                handle = await watch.ask(lambda: watch.engine.submit(what))
+            except Refused as error:
+                return await self._take(one, FailureKind.INVALID, f"the engine {watch.name!r} refuses it: {error}")
+            if handle is None:
+                return None
+            found = [handle]
+        one.handle = found[0]
+        one.absent_since, one.absent_sights = None, 0
+        watch.expect(run_id, one.handle)
+        await self._see(one, PlacementState.QUEUED)
+        return None
+
+    async def _look_there(self, one: _Followed, watch: EngineWatch) -> Outcome | None:
+        """Notices a run that the engine has lost, or has ended before its wrapper began."""
+        assert one.handle is not None
+        watch.expect(one.claim.run_id, one.handle)
+        seen = await watch.see(one.claim.run_id)
+        if seen is None:
+            return None
+        if seen.sight in (Sight.QUEUED, Sight.RUNNING):
+            one.absent_since = None
+            one.run.text = seen.words
+            return None
+        now = self._clock.monotonic()
+        if one.absent_since is None:
+            one.absent_since, one.absent_sights = now, 0
+        one.absent_sights += 1
+        if now - one.absent_since < ABSENT_SECONDS or one.absent_sights < FEWEST_SIGHTS:
+            return None
+        if seen.sight is Sight.ABSENT:
+            log.warning("the engine %s has lost run %s, which is submitted again", watch.name, one.claim.run_id)
+            one.handle = None
+            await self._see(one, PlacementState.SUBMITTING)
+            return None
+        key = Key(one.claim.run_id, one.handle)
+        words = (await watch.ask(lambda: watch.engine.logs(key, 0)) or b"").decode("utf-8", "replace").strip()
+        error = f"the engine {watch.name!r} ended it before it began: {seen.words or 'no reason given'}"
+        return await self._take(one, FailureKind.ERROR, f"{error}: {words[-500:]}" if words else error)
+
+    async def _take(self, one: _Followed, kind: FailureKind, error: str) -> Outcome | None:
+        """Ends a run that has not begun: once the scheduler has claimed it, no wrapper can start it."""
+        assert one.token is not None
+        token = one.token
+        if not await self._call(lambda: one.directory.take(token, f"{kind.value}: {error}")):
+            return None  # A wrapper was first. It is asked to stop then.
+        await self._stop_there(one)
+        return Outcome.failed(kind, error)
+
+    # After a wrapper has claimed it.
+
+    async def _after_claim(self, one: _Followed, look: Look) -> Outcome | None:
+        now = self._clock.monotonic()
+        if not one.has_begun:
+            await self._note_claim(one)
+            self._forget_in_engine(one)
+        if look.lease != one.lease:
+            one.lease, one.renewed_at, one.lease_over_at = look.lease, now, now + one.spec.lease_seconds
+            await self._note_renewal(one, now)
+        elif now >= one.lease_over_at:
+            return await self.give_up(one, LEASE_OVER.format(seconds=one.spec.lease_seconds))
+        elif now - one.renewed_at >= _first_watch(one.spec) and one.state is not PlacementState.UNKNOWN:
+            await self._see(one, PlacementState.UNKNOWN)
+        if one.stopped_by is not None:
+            await self._ask_to_stop(one, one.stopped_by, now)
+        return None
+
+    async def _note_claim(self, one: _Followed) -> None:
+        now = self._clock.now()
+        until = now.after(one.spec.lease_seconds)
+
+        def work(tx: Tx) -> None:
+            placements.claim(tx, one.claim.run_id, now, until, one.spec.timeout_seconds)
+            placements.see(tx, one.claim.run_id, one.spec.engine, PlacementState.RUNNING, one.handle)
+
+        assert self._store is not None
+        await self._store.write(work)
+        one.state, one.has_begun, one.stored_at = PlacementState.RUNNING, True, self._clock.monotonic()
+
+    async def _note_renewal(self, one: _Followed, now: float) -> None:
+        if one.state is not PlacementState.RUNNING:
+            await self._see(one, PlacementState.RUNNING)
+        if now - one.stored_at >= min(STORE_RENEWAL_SECONDS, one.spec.lease_seconds / 4):
+            one.stored_at = now
+            until: Instant = self._clock.now().after(one.spec.lease_seconds)
+            assert self._store is not None
+            await self._store.write(lambda tx: placements.renew(tx, one.claim.run_id, until))
+
+    async def _ask_to_stop(self, one: _Followed, kind: FailureKind, now: float) -> None:
+        """Asks the wrapper, and after its grace time the engine too: it may reach a wrapper that reads nothing."""
+        if one.asked_at is None:
+            await self._call(lambda: one.directory.ask_to_stop(kind.value, one.spec.grace_seconds))
+            one.asked_at = now
+        elif now - one.asked_at >= one.spec.grace_seconds + ENGINE_STOP_SECONDS:
+            one.asked_at = now
+            await self._stop_there(one)
+
+    async def give_up(self, one: _Followed, why: str) -> Outcome | None:
+        """Ends a run whose wrapper is taken for dead. Should it live, it reads that and ends its tree."""
+        assert one.token is not None or one.has_begun
+        request = await self._call(one.directory.request)
+        token = str(request["token"]) if request is not None else one.token or ""
+        if not await self._call(lambda: one.directory.give_up(token, why)):
+            return None  # It has ended meanwhile.
+        await self._stop_there(one)
+        return Outcome.failed(FailureKind.CRASH, why)
+
+    # The engine, the store, the files.
+
+    async def _stop_there(self, one: _Followed) -> None:
+        """Asks the engine to end what it has of a run. Whether it does so is not what the outcome depends on."""
+        watch = self._watches.get(one.spec.engine)
+        if watch is None or watch.is_silent:
+            return
+        found = await watch.ask(lambda: watch.engine.find(one.claim.run_id)) or []
+        for handle in dict.fromkeys([*found, *([one.handle] if one.handle else [])]):
+            key = Key(one.claim.run_id, handle)
+            await watch.ask(lambda key=key: watch.engine.stop(key, one.spec.grace_seconds))  # type: ignore[misc]
+
+    def _forget_in_engine(self, one: _Followed) -> None:
+        watch = self._watches.get(one.spec.engine)
+        if watch is not None:
+            watch.forget(one.claim.run_id)
+
+    async def _see(self, one: _Followed, state: PlacementState) -> None:
+        one.state = state
+        assert self._store is not None
+        await self._store.write(lambda tx: placements.see(tx, one.claim.run_id, one.spec.engine, state, one.handle))
+
+    async def _with_files(self, one: _Followed, outcome: Outcome) -> Outcome:
+        run_id = one.claim.run_id
+        for attempt in range(1, COPY_TRIES + 1):
+            try:
+                await self._call(lambda: one.directory.copy_artifacts(self._files.artifacts_root(run_id)))
+                break
+            except OSError as error:
+                one.run.log.error("the artifacts cannot be copied (%d of %d): %s", attempt, COPY_TRIES, error)
+                await self._clock.sleep(1.0)
+        await self._call(one.run.close)
+        artifacts = await self._call(lambda: self._files.collect_artifacts(run_id))
+        log_path = self._files.log_path(run_id) if one.run.has_log else None
+        return replace(outcome, log_path=log_path, artifacts=artifacts)
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        """Runs a blocking call in a thread, and raises what it raises."""
+        answer, error = await self._threads.run(lambda: _caught(call))
+        if error is not None:
+            raise error
+        return answer  # type: ignore[return-value]
+
+
+def _caught(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return call(), None
+    except Exception as error:  # A thread must not raise; the caller does.
+        return None, error
+
+
+def _path(spec: PlacementSpec, run_id: str) -> Path:
+    return Path(spec.directory) / run_id
+
+
+def _known(names: list[str], tx: Tx) -> dict[str, bool]:
+    return old_history.known_runs(tx, names)
+
+
+def _directories(path: Path) -> list[str]:
+    """Returns the names of the directories of runs; none if the storage does not answer."""
+    try:
+        return [one.name for one in path.iterdir() if one.is_dir()]
+    except OSError:
+        return []
+
+
+def _renew_seconds(spec: PlacementSpec) -> float:
+    """Returns how often the wrapper renews its lease: so that sixty renewals have to fail."""
+    return min(spec.lease_seconds / 60, 15.0)
+
+
+def _first_watch(spec: PlacementSpec) -> float:
+    """Returns how long the records must have been readable without a renewal before the lease can be over."""
+    return 4 * _renew_seconds(spec)

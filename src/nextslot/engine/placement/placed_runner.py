@@ -1,0 +1,138 @@
+"""PlacedRunner: one task for each run that this node follows on an engine; and the adoption of what others left."""
+
+import logging
+from collections.abc import Callable
+
+from nextslot.domain import CancelMode, FailureKind, Outcome
+from nextslot.domain.placements import Placement
+from nextslot.engine.dispatch.limits_and_slots import Lanes, Workers
+from nextslot.engine.effects import Claim, Place, Stop, WorkKind
+from nextslot.engine.engine_context import EngineContext
+from nextslot.engine.execution.executor import SHORTEST_WAIT
+from nextslot.engine.execution.runner import FIRST_PAUSE, LONGEST_PAUSE, Runner, WorkFinisher
+from nextslot.engine.finish.job_finisher import JobFinisher
+from nextslot.errors import Unavailable
+from nextslot.store.contract import Store, Tx
+from nextslot.store.tables import jobs, placements
+from nextslot.system.instant import Instant
+
+from .placed_executor import PlacedExecutor
+
+log = logging.getLogger(__name__)
+
+
+class PlacedFinisher(WorkFinisher):
+    """Stores how a placed run ended: as any other run, and its placement is gone."""
+
+    def __init__(self, finisher: JobFinisher) -> None:
+        self._finisher = finisher
+
+    def finish(
+        self, tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant, waited_us: int = 0
+    ) -> object | None:
+        placements.finish(tx, run_id)
+        return self._finisher.finish(tx, run_id, job_id, outcome, now, waited_us)
+
+
+class PlacedRunner(Runner):
+    """Differs from `Runner` in what a failure of ours means: nothing, since the run goes on elsewhere."""
+
+    def __init__(self, engine: EngineContext, executor: PlacedExecutor, finisher: JobFinisher, parts: Runner) -> None:
+        super().__init__(
+            engine.clock,
+            executor,
+            {WorkKind.JOB: PlacedFinisher(finisher)},
+            parts._callers,
+            parts._durations,
+            engine.meters,
+            engine.tracer,
+            shipping=parts._shipping,
+        )
+        self._placed_executor = executor
+        self._lanes: Lanes = engine.lanes
+        self._workers: Workers = engine.workers
+        self._placed: dict[str, Placement] = {}
+
+    def open(self, store: Store) -> None:
+        super().open(store)
+        self._placed_executor.open(store)
+
+    def place(self, claim: Claim, placed: Placement, token: str | None) -> None:
+        """Follows the commit that started a run on an engine, or gave it to this node."""
+        if claim.run_id in self._placed:
+            return
+        self._placed[claim.run_id] = placed
+        self._placed_executor.place(placed, token)
+        self.launch(claim)
+
+    async def adopt(
+        self, store: Store, node_id: str | None, is_ours: Callable[[Tx, str | None], bool] = lambda tx, node_id: True
+    ) -> int:
+        """Goes on with the placed runs of a node, or of all. Returns how many there were."""
+        return await store.write(lambda tx: self._adopt(tx, node_id) if is_ours(tx, node_id) else 0)
+
+    async def detach(self) -> None:
+        """Follows no run any more. They go on, and whoever adopts them follows them."""
+        await self.abandon()
+        self._is_abandoned = self._has_lost = False
+        self._placed.clear()
+
+    def _adopt(self, tx: Tx, node_id: str | None) -> int:
+        found = placements.of_node(tx, node_id)
+        for job_id, placed in found:
+            job = jobs.get(tx, job_id)
+            if job is None or not job.is_running:
+                continue
+            lane, worker_id = self._lanes.lane(tx, job.lane_id), job.worker_id
+            if worker_id is not None and worker_id.rpartition("/slot-")[0] == self._workers.node:
+                self._workers.hold(tx, worker_id, lane)
+            else:
+                worker_id = self._workers.take(tx, lane)
+                if not placements.adopt(tx, job_id, job.worker_id, worker_id):
+                    continue
+            attempts = jobs.attempts(tx, job.chain_id, job_id)
+            claim = Claim(
+                kind=WorkKind.JOB,
+                run_id=placed.run_id,
+                job_id=job_id,
+                office_id=job.office_id,
+                lane_id=job.lane_id,
+                job_type=job.job_type,
+                params=dict(job.params),
+                attempt=max(len(attempts), 1),
+                worker_id=worker_id,
+                timeout_seconds=job.timeout_seconds,
+                title=job.title,
+                role=job.role,
+                task_id=job.task_id,
+                waited=job.chain_id if job.depends_on else None,
+                continues=job.chain_id if job.retry_of is not None or job.await_signal is not None else None,
+            )
+            tx.cause(Place(claim, placed, None))
+            if job.cancel_mode is CancelMode.INTERRUPT:
+                tx.cause(Stop(placed.run_id, FailureKind.CANCELLED))
+        return len(found)
+
+    async def _outcome(self, claim: Claim) -> Outcome:
+        """Waits for the end, however often our own part of it fails."""
+        pause = FIRST_PAUSE
+        while True:
+            placed = self._placed[claim.run_id]
+            try:
+                given = await self._given(claim)
+                return await self._placed_executor.run(claim, None, given, lambda text: self._keep(claim.run_id, text))
+            except Unavailable as error:
+                log.warning("run %s: what is stored for it cannot be read yet: %s", claim.run_id, error)
+            except Exception:  # It goes on elsewhere; an outcome made up here would let a retry run beside it.
+                log.exception("run %s: following it failed", claim.run_id)
+            self._placed_executor.place(placed, None)
+            await self._clock.sleep(max(pause, SHORTEST_WAIT))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _record(self, claim: Claim, outcome: Outcome, seconds: float, since: float) -> bool:
+        has_ended = await super()._record(claim, outcome, seconds, since)
+        placed = self._placed.pop(claim.run_id, None)
+        # Of a run that was given up, the directory stays: a wrapper that lives reads there that it must end.
+        if has_ended and placed is not None and outcome.failure_kind is not FailureKind.CRASH:
+            await self._placed_executor.clean_up(claim.run_id, placed)
+        return has_ended

@@ -1,0 +1,1 @@
+"""Engines: where a placed run works. The contract, the run's directory, the wrapper, and the engine `local`."""

@@ -1,0 +1,71 @@
+"""Engines: those of the configuration by name, and what a job type that names one needs of it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nextslot.domain.placements import PlacementSpec
+from nextslot.errors import Invalid, Problem
+
+from .contract import Engine, EngineKind
+
+# Makes of parameters, timeout and stall timeout what the engine is to run.
+MakeSpec = Callable[[Mapping[str, Any], float | None, float | None], PlacementSpec]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """A table `[engines.NAME]`."""
+
+    name: str
+    kind: str
+    directory: Path
+    slots: int = 10
+    python: str = "python3"
+    poll_seconds: float = 1.0
+    lease_seconds: float = 900.0
+    start_timeout_seconds: float | None = 86_400.0
+    variables: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """How jobs of a type are handed to an engine."""
+
+    engine: str
+    spec: MakeSpec
+    # The variables of the command with their secrets, which no database has.
+    environment: Callable[[], Mapping[str, str]]
+
+
+class Engines:
+    """The engines that this node can talk to."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, EngineSettings] = {}
+        self._made: dict[str, Engine] = {}
+
+    def add(self, settings: EngineSettings, engine: Engine) -> None:
+        self.settings[settings.name] = settings
+        self._made[settings.name] = engine
+
+    def get(self, name: str) -> Engine | None:
+        return self._made.get(name)
+
+    def settings_of(self, name: str) -> EngineSettings:
+        found = self.settings.get(name)
+        if found is None:
+            there = ", ".join(sorted(self.settings)) or "none"
+            raise Invalid(f"there is no engine {name!r}; add [engines.{name}], or use one of: {there}", field="engine")
+        return found
+
+
+def option_problems(kind: EngineKind, options: Any, place: str) -> Iterator[Problem]:
+    """Finds what is wrong with the options of an engine, or of a job type for its engine."""
+    if not isinstance(options, Mapping):
+        yield Problem(place, "is not a table of options; write { name = value }")
+        return
+    for one in kind.check(options):
+        yield Problem(f"{place}.{one.field}", one.problem)

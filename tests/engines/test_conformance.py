@@ -1,0 +1,303 @@
+"""What holds of every engine: the fake one that lies, the local one, and a real Slurm."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from nextslot import testing
+from nextslot.domain import FailureKind, JobStatus, RunStatus
+from nextslot.errors import Conflict
+from nextslot.executors.engines import wrapper_archive
+from nextslot.executors.engines.contract import Key, Sight, Submission
+from nextslot.executors.engines.run_directory import RunDirectory, hash_of
+from tests.engines.rig import Rig, run_id_of, until, until_running
+
+
+async def test_a_job_runs_once_and_its_log_and_artifacts_are_those_of_any_job(rig: Rig) -> None:
+    async with rig.scheduler() as scheduler:
+        job = await scheduler.submit("work", {"key": "a", "seconds": "0.2"})
+        ended = await scheduler.wait(job, 60)
+        log = rig.place / str(ended.run.log_path) if ended.run else Path()
+
+    assert ended.run is not None
+    assert ended.run.status == RunStatus.COMPLETED
+    assert [one.name for one in ended.run.artifacts] == ["made.txt"]
+    assert log.read_text() == "working for a\n"
+    assert ended.run.placement is not None
+    assert ended.run.placement["engine"] == "box"
+    assert len(rig.lines("begin")) == len(rig.lines("end")) == 1
+
+
+async def test_a_command_that_fails_gives_its_code_and_its_last_line(rig: Rig) -> None:
+    async with rig.scheduler() as scheduler:
+        policy = {"max_attempts": 1}
+        job = await scheduler.submit("script", {"script": "echo no luck; exit 7"}, retry_policy=policy)
+        ended = await scheduler.wait(job, 60)
+
+    assert ended.run is not None
+    assert (ended.run.exit_code, ended.run.error) == (7, "exit code 7: no luck")
+
+
+async def test_the_command_gets_its_parameters_and_the_ids_of_its_run_and_no_other_variable_of_ours(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_SERVER", "hunter2")
+    script = 'cat; echo; echo "$NEXTSLOT_RUN_ID $NEXTSLOT_ATTEMPT [$SECRET_OF_THE_SERVER]"'
+    async with rig.scheduler() as scheduler:
+        job = await scheduler.submit("script", {"script": script})
+        ended = await scheduler.wait(job, 60)
+        assert ended.run is not None
+        log = (rig.place / str(ended.run.log_path)).read_text()
+
+    assert f"{ended.run.run_id} 1 []" in log
+    assert "NEXTSLOT_RUN_ID" in log.splitlines()[0]
+
+
+async def test_a_run_goes_on_while_its_scheduler_is_dead_and_is_adopted(rig: Rig) -> None:
+    first = rig.scheduler()
+    await first.start()
+    job = await first.submit("work", {"key": "a", "seconds": "3"})
+    run_id = await until_running(first, job)
+    await testing.crash(first)
+
+    async with rig.scheduler() as second:
+        adopted = await second.run_of(job)
+        ended = await second.wait(job, 60)
+        chain = await second.chain(job)
+
+    assert adopted is not None
+    assert adopted.status is None
+    assert ended.run is not None
+    assert (ended.run.run_id, ended.run.status) == (run_id, RunStatus.COMPLETED)
+    assert (rig.place / str(ended.run.log_path)).read_text() == "working for a\n"
+    assert len(chain) == len(rig.lines("begin")) == 1
+
+
+async def test_a_run_that_ended_while_no_scheduler_was_there_gets_its_outcome(rig: Rig) -> None:
+    first = rig.scheduler()
+    await first.start()
+    job = await first.submit("work", {"key": "a", "seconds": "0.5"})
+    await until_running(first, job)
+    await testing.crash(first)
+    await until(lambda: rig.lines("end"))
+
+    async with rig.scheduler() as second:
+        ended = await second.wait(job, 60)
+
+    assert ended.run is not None
+    assert ended.run.status == RunStatus.COMPLETED
+    assert len(rig.lines("begin")) == 1
+
+
+async def test_a_shutdown_does_not_wait_for_a_placed_run_and_does_not_interrupt_it(rig: Rig) -> None:
+    async with rig.scheduler() as scheduler:
+        job = await scheduler.submit("work", {"key": "a", "seconds": "4"})
+        await until_running(scheduler, job)
+    has_ended_before = bool(rig.lines("end"))
+
+    async with rig.scheduler() as scheduler:
+        ended = await scheduler.wait(job, 60)
+
+    assert not has_ended_before
+    assert ended.run is not None
+    assert ended.run.status == RunStatus.COMPLETED
+    assert len(rig.lines("begin")) == 1
+
+
+async def test_a_cancel_ends_the_whole_tree_also_children_that_forked_twice(rig: Rig) -> None:
+    async with rig.scheduler() as scheduler:
+        job = await scheduler.submit("leave", {"key": "a", "seconds": "60"})
+        run_id = await until_running(scheduler, job)
+        await until(lambda: len(rig.processes(run_id)) >= 3)
+        await scheduler.cancel(job, interrupt=True)
+        await scheduler.wait(job, 60)
+        ended = await scheduler.job(job)
+
+    assert ended.status is JobStatus.CANCELLED
+    assert rig.processes(run_id) == []
+
+
+async def test_children_that_outlive_a_command_end_with_it(rig: Rig) -> None:
+    async with rig.scheduler() as scheduler:
+        job = await scheduler.submit("leave", {"key": "a", "seconds": "0.1"})
+        ended = await scheduler.wait(job, 60)
+        run_id = await run_id_of(scheduler, job)
+
+    assert ended.run is not None
+    assert ended.run.status == RunStatus.COMPLETED
+    assert rig.processes(run_id) == []
+
+
+async def test_the_timeout_counts_from_the_claim_and_is_kept_without_a_scheduler(rig: Rig) -> None:
+    first = rig.scheduler()
+    await first.start()
+    policy = {"max_attempts": 1}
+    job = await first.submit("work", {"key": "a", "seconds": "60"}, timeout_seconds=1, retry_policy=policy)
+    run_id = await until_running(first, job)
+    run = await first.run_of(job)
+    await testing.crash(first)
+    await until(lambda: (rig.settings.directory / run_id / "end.json").exists())
+
+    async with rig.scheduler() as second:
+        ended = await second.wait(job, 60)
+
+    assert run is not None
+    assert run.timeout_at is not None
+    assert ended.run is not None
+    assert (ended.run.failure_kind, ended.run.error) == (FailureKind.TIMEOUT, "timed out after 1 seconds")
+
+
+async def test_no_more_runs_are_handed_over_than_there_are_slots(rig: Rig) -> None:
+    async with rig.scheduler() as scheduler:
+        jobs = [await scheduler.submit("work", {"key": str(n), "seconds": "0.3"}) for n in range(9)]
+        most = 0
+        while not all([(await scheduler.job(job)).has_ended for job in jobs]):
+            there = (await scheduler.engines.list())[0]
+            most = max(most, there.submitting + there.queued + there.running + there.unknown)
+            await asyncio.sleep(0.05)
+
+    assert 1 < most <= rig.settings.slots
+    assert len(rig.lines("end")) == 9
+
+
+async def test_a_run_whose_wrapper_was_killed_ends_with_its_tree_and_is_retried(rig: Rig) -> None:
+    async with rig.scheduler() as scheduler:
+        job = await scheduler.submit("leave", {"key": "a", "seconds": "2"})
+        run_id = await until_running(scheduler, job)
+        await until(lambda: len(rig.processes(run_id)) >= 3)
+        rig.kill(run_id, with_guardian=False)
+        ended = await scheduler.wait(job, 60)
+        chain = await scheduler.chain(job)
+        first = await scheduler.run_of(chain[0])
+
+    assert first is not None
+    assert (first.failure_kind, first.error) == (
+        FailureKind.CRASH,
+        "the run was ended because its wrapper was killed",
+    )
+    assert ended.run is not None
+    assert ended.run.status == RunStatus.COMPLETED
+    assert rig.lines("overlap") == []
+    assert rig.processes(run_id) == []
+
+
+async def test_a_run_whose_guardian_was_killed_ends_with_its_tree_and_is_retried(rig: Rig) -> None:
+    async with rig.scheduler() as scheduler:
+        job = await scheduler.submit("leave", {"key": "a", "seconds": "2"})
+        run_id = await until_running(scheduler, job)
+        await until(lambda: len(rig.processes(run_id)) >= 3)
+        wrapper = rig.wrapper(run_id)
+        guardian = int(Path(f"/proc/{wrapper}/task/{wrapper}/children").read_text().split()[0])
+        os.kill(guardian, signal.SIGKILL)
+        ended = await scheduler.wait(job, 60)
+        chain = await scheduler.chain(job)
+
+    assert len(chain) == 2
+    assert ended.run is not None
+    assert ended.run.status == RunStatus.COMPLETED
+    assert rig.lines("overlap") == []
+    assert rig.processes(run_id) == []
+
+
+async def test_a_run_that_nothing_is_left_of_ends_when_its_lease_is_over(impatient: Rig) -> None:
+    async with impatient.scheduler() as scheduler:
+        job = await scheduler.submit("work", {"key": "a", "seconds": "3"})
+        run_id = await until_running(scheduler, job)
+        impatient.kill(run_id, with_guardian=True)
+        ended = await scheduler.wait(job, 90)
+        first = await scheduler.run_by_id(run_id)
+
+    assert first.failure_kind is FailureKind.CRASH
+    assert "has not renewed its lease for 6 seconds" in str(first.error)
+    assert ended.run is not None
+    assert ended.run.status == RunStatus.COMPLETED
+    assert impatient.lines("overlap") == []
+
+
+async def test_a_run_that_an_operator_gives_up_ends_its_tree_and_is_retried(rig: Rig) -> None:
+    async with rig.scheduler() as scheduler:
+        job = await scheduler.submit("leave", {"key": "a", "seconds": "30"})
+        run_id = await until_running(scheduler, job)
+        await scheduler.engines.lose(job.job_id)
+        first = await scheduler.run_by_id(run_id)
+        await until(lambda: not rig.processes(run_id))
+        with pytest.raises(Conflict, match="no engine runs job"):
+            await scheduler.engines.lose(job.job_id)
+        await scheduler.cancel((await scheduler.chain(job))[-1], interrupt=True)
+        await scheduler.wait(job, 60)
+
+    assert (first.failure_kind, first.error) == (FailureKind.CRASH, "an operator has said that it is lost")
+
+
+def test_a_submission_may_be_repeated_and_is_found_until_it_has_ended(rig: Rig) -> None:
+    wrapper = wrapper_archive.ship(rig.settings.directory)
+    run_id = "01a00000-0000-7000-8000-000000000001"
+    directory = RunDirectory(rig.settings.directory / run_id, hash_of("token"))
+    script = f"echo once >> {rig.work}/starts; sleep 2"
+    directory.prepare(
+        {
+            "token": "token",
+            "argv": ["sh", "-c", script],
+            "cwd": None,
+            "env": {},
+            "inherited": ["PATH"],
+            "inherited_prefixes": [],
+            "stdin": "{}",
+            "timeout_seconds": None,
+            "silence_seconds": None,
+            "grace_seconds": 1,
+            "log_cap_bytes": 1 << 20,
+            "patience_seconds": 300,
+            "renew_seconds": 1,
+            "tag": 1 << 61,
+        }
+    )
+    argv = (rig.settings.python, "-I", str(wrapper), str(directory.path))
+    what = Submission(run_id=run_id, directory=directory.path, argv=argv)
+
+    handles = [_until_answered(lambda: rig.engine.submit(what)) for _ in range(2)]
+    found = _until_answered(lambda: rig.engine.find(run_id))
+    _wait_for(lambda: directory.look(0).end is not None)
+    _wait_for(lambda: _until_answered(lambda: rig.engine.find(run_id)) == [])
+
+    assert found
+    assert set(handles) >= set(found)
+    assert (rig.work / "starts").read_text() == "once\n"
+
+
+def test_an_engine_says_that_it_does_not_know_what_was_never_submitted(rig: Rig, kind: str) -> None:
+    if kind == "lying":
+        pytest.skip("it lies about that")
+    keys = [Key(f"01a00000-0000-7000-8000-00000000010{n}", handle) for n, handle in enumerate(("4000", "4001"))]
+    if kind == "local":
+        keys = [Key(key.run_id, f"{key.handle}@1") for key in keys]
+
+    seen = rig.engine.observe(keys)
+    none = rig.engine.observe([])
+
+    assert {one.sight for one in seen.values()} == {Sight.ABSENT}
+    assert none == {}
+    assert rig.engine.find(keys[0].run_id) == []
+    rig.engine.stop(keys[0], 1.0)
+
+
+def _until_answered(ask: object) -> list[str]:
+    from nextslot.executors.engines.contract import Unreachable
+
+    while True:
+        try:
+            return ask()  # type: ignore[operator, no-any-return]
+        except Unreachable:
+            continue
+
+
+def _wait_for(is_so: object) -> None:
+    import time
+
+    end = time.monotonic() + 60
+    while not is_so():  # type: ignore[operator]
+        assert time.monotonic() < end
+        time.sleep(0.05)
