@@ -10,8 +10,8 @@ delete from job_text where rowid in (
     select found.rowid from json_each(:job_ids) as wanted join job_text as found
     on found.job_text match 'id_word : "' || replace(wanted.key, '-', '') || '"');
 
--- find: jobs whose title or error has these words
-select job_id from job_text where job_text match :match order by rowid desc limit :limit;
+-- find: jobs whose title or error has these words; the same words as :tsquery are for PostgreSQL
+select job_id from job_text where job_text match :match and :tsquery <> '' order by rowid desc limit :limit;
 
 -- empty: before all texts are read again
 delete from job_text;
