@@ -22,6 +22,7 @@ from nextslot import (
     testing,
 )
 from nextslot.domain import Outcome
+from nextslot.engine.execution.executor import Executor
 from nextslot.engine.execution.runner import MOST_REFUSALS, Runner
 from nextslot.errors import Refused, Unavailable
 from nextslot.store.tables import runs
@@ -476,6 +477,7 @@ async def test_a_run_that_is_told_to_stop_before_it_begins_never_begins(
 
     def launch_and_stop(runner: Runner, claim: Any) -> None:
         launch(runner, claim)
+        assert isinstance(runner._executor, Executor)
         runner._executor.stop(claim.run_id, FailureKind.CANCELLED)
 
     monkeypatch.setattr(Runner, "launch", launch_and_stop)

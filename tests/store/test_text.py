@@ -281,7 +281,7 @@ def test_every_table_is_strict(empty: apsw.Connection) -> None:
     """Else a column would take a value of any type. The tables of the full text are SQLite's own."""
     loose = empty.execute("select name from pragma_table_list where schema = 'main' and not strict").fetchall()
 
-    assert {name for (name,) in loose if not name.startswith("job_text")} == {"sqlite_schema"}
+    assert {name for (name,) in loose if not str(name).startswith("job_text")} == {"sqlite_schema"}
 
 
 # Arrangement.
