@@ -109,7 +109,7 @@ def test_both_clients_have_the_same_verbs_and_subjects() -> None:
     subjects = {name for name, found in vars(blocking).items() if isinstance(found, Subject)}
 
     assert verbs(Client) == verbs(AsyncClient) >= {"submit", "wait", "events", "stream_direct"}
-    assert subjects == {"templates", "schedules", "webhooks", "keys", "nodes", "quotas", "failures", "stats"}
+    assert subjects == {"templates", "schedules", "webhooks", "keys", "nodes", "quotas", "engines", "failures", "stats"}
     assert all(type(vars(blocking)[name]) is type(vars(awaited)[name]) for name in subjects)
     assert {name for name in dir(Client) if not name.startswith("_")} == {
         name for name in dir(AsyncClient) if not name.startswith("_")

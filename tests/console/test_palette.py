@@ -118,6 +118,7 @@ def test_the_palette_and_the_help_are_accessible_and_fit(
         console.open("now").loaded()
 
         console.page.keyboard.press("?")
+        expect(console.dialog()).to_be_visible()
         assert _violations(console.page) == []
         assert _too_wide(console.page) == []
         console.page.keyboard.press("Escape")

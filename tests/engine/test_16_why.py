@@ -502,9 +502,12 @@ async def test_why_is_plain_json_to_the_outside(tmp_path: Path) -> None:
             "ahead": 0,
             "expected_start": str(NOW.after(500)),
             "expected_end": None,
+            "earliest_start": shown["earliest_start"],
+            "latest_start": shown["latest_start"],
             "confidence": "high",
             "forecast_at": str(NOW),
         }
+        assert str(NOW) < shown["earliest_start"] < shown["expected_start"] < shown["latest_start"]
 
 
 # Arrangement.

@@ -150,6 +150,8 @@ class Why(ClientValue):
     reasons: tuple[Reason, ...]
     ahead: int | None
     expected_start: datetime | None
+    earliest_start: datetime | None
+    latest_start: datetime | None
     expected_end: datetime | None
     confidence: str
     forecast_at: datetime | None

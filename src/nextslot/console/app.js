@@ -4,7 +4,6 @@ import { get, key, whenUnauthorized } from "./api.js";
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./lib.js";
 import { live, useLiveState } from "./live.js";
 import { can, Empty, hasOffices, keepFocus, Loading, me, Questions, sentence, toast, Toasts, useTitle } from "./parts.js";
-import { Palette, rowKeys } from "./palette.js";
 import { arrive, link, scrollBack, useHere } from "./router.js";
 import { hasTwoZones, setZone, watchZone, zoneName } from "./words.js";
 
@@ -83,6 +82,31 @@ function Later({ part, load }) {
     return () => clearTimeout(timer);
   }, []);
   return module ? html`<${module[part]} />` : null;
+}
+
+// The palette (⌘K or Ctrl+K) and the list of keys (?). Their code is loaded soon after the view, or by the first key.
+const PALETTE = () => import("./palette.js");
+function Palette({ views }) {
+  const [open, setOpen] = useState(null);
+  const [module, setModule] = useState(null);
+  useEffect(() => {
+    const load = () => PALETTE().then((found) => setModule({ ...found }), () => {});
+    const pressed = (event) => {
+      const isTyping = event.target.closest?.("input, textarea, select, dialog");
+      const isPalette = (event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k";
+      const isHelp = event.key === "?" && !isTyping && !event.metaKey && !event.ctrlKey && !event.altKey;
+      if (!isPalette && !isHelp) return;
+      event.preventDefault();
+      setOpen(isPalette ? "Finder" : "Help");
+      load();
+    };
+    const timer = setTimeout(load, LATER_MS);
+    addEventListener("keydown", pressed);
+    return () => (clearTimeout(timer), removeEventListener("keydown", pressed));
+  }, []);
+  // A dialog says late that it was closed: the other one may be open by then.
+  const close = () => (setOpen((now) => (now === open ? null : now)), keepFocus());
+  return open && module ? html`<${module[open]} key=${open} views=${views} close=${close} />` : null;
 }
 
 // All views are loaded before they are asked for: those whose link is near the pointer, the others when nothing else is
@@ -188,7 +212,7 @@ function shortcut(event, offered) {
       seen.observe(document.body, { childList: true, subtree: true });
       setTimeout(() => seen.disconnect(), 10_000);
     }
-  } else rowKeys(event);
+  } else if (["j", "k", "x"].includes(event.key)) PALETTE().then((palette) => palette.rowKeys(event), () => {});
 }
 
 function focusSearch() {

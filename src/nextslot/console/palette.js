@@ -2,7 +2,7 @@
 import { t } from "./i18n.js";
 import { get, post } from "./api.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
-import { attempt, can, canWhole, keepFocus, me, someOffices, Status } from "./parts.js";
+import { attempt, can, canWhole, me, someOffices, Status } from "./parts.js";
 import { link } from "./router.js";
 import { named, short } from "./words.js";
 
@@ -14,26 +14,6 @@ const KINDS = [
   ["api/schedules/", "schedules", (one) => one.name],
 ];
 
-// `views` are [name, title, letter] of those that this key may open.
-export function Palette({ views }) {
-  const [open, setOpen] = useState(null);
-  useEffect(() => {
-    const pressed = (event) => {
-      const isTyping = event.target.closest?.("input, textarea, select, dialog");
-      const isPalette = (event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k";
-      const isHelp = event.key === "?" && !isTyping && !event.metaKey && !event.ctrlKey && !event.altKey;
-      if (!isPalette && !isHelp) return;
-      event.preventDefault();
-      setOpen(isPalette ? "palette" : "help");
-    };
-    addEventListener("keydown", pressed);
-    return () => removeEventListener("keydown", pressed);
-  }, []);
-  const close = () => (setOpen(null), keepFocus());
-  if (open === "palette") return html`<${Finder} key="palette" views=${views} close=${close} />`;
-  return open === "help" ? html`<${Help} key="help" views=${views} close=${close} />` : null;
-}
-
 function Box({ label, close, children }) {
   const dialog = useRef(null);
   useLayoutEffect(() => dialog.current.showModal(), []);
@@ -42,7 +22,8 @@ function Box({ label, close, children }) {
     </dialog>`;
 }
 
-function Finder({ views, close }) {
+// `views` are [name, title, letter] of those that this key may open.
+export function Finder({ views, close }) {
   const [text, setText] = useState("");
   const [current, setCurrent] = useState(0);
   const found = useFound(text);
@@ -145,7 +126,7 @@ async function lookUp(wanted, signal) {
   return [];
 }
 
-function Help({ views, close }) {
+export function Help({ views, close }) {
   const rows = [
     ...views.filter(([, , letter]) => letter).map(([, title, letter]) => [`g ${letter}`, title]),
     ["/", t("key_search")],
