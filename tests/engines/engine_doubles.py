@@ -43,28 +43,3 @@ class LyingEngine(LocalEngine):
     def _answer(self) -> None:
         if not self.is_there:
             raise Unreachable("it is not there")
-
-
-class IdleEngine(LocalEngine):
-    """Takes what is submitted and starts nothing, until it is told to; it does not see a stop."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[str, Submission] = {}
-
-    def submit(self, submission: Submission) -> str:
-        self.waiting[submission.run_id] = submission
-        return submission.run_id
-
-    def find(self, run_id: str) -> list[str]:
-        return [run_id] if run_id in self.waiting else []
-
-    def observe(self, keys: Sequence[Key]) -> Mapping[str, Seen]:
-        return {key.run_id: Seen(Sight.QUEUED, "Resources") for key in keys}
-
-    def stop(self, key: Key, grace_seconds: float) -> None:
-        """Answers, and does nothing: the run stays in its queue."""
-
-    def start_all(self) -> None:
-        """Starts what waits, cancelled or not."""
-        for submission in self.waiting.values():
-            super().submit(submission)
