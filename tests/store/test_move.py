@@ -87,6 +87,8 @@ def test_who_refers_to_a_table_is_moved_after_it() -> None:
 
     for statement in statements:
         name = statement.split()[2]
+        if name in move.NOT_MOVED:
+            continue
         for other in [word for word in move.TABLES if f"references {word}" in statement and word != name]:
             assert move.TABLES.index(other) < move.TABLES.index(name), f"{name} refers to {other}"
 

@@ -81,16 +81,16 @@ update jobs set finished_at = :finished_at, outcome = :outcome, decision = :deci
     error_line = :error_line, fingerprint = :fingerprint
 where job_id = :job_id and stage = 'RUNNING' and finished_at is null;
 
--- running: what is running, by the number of its slot, for recovery; not what an engine runs
+-- running: what is running, by the number of its slot, for recovery; not what an engine runs (a join would leave the index)
 select {jobs.columns} from jobs
 where stage = 'RUNNING' and finished_at is null
-    and not exists (select 1 from placements where placements.job_id = jobs.job_id)
+    and job_id not in (select placements.job_id from placements)
 order by length(worker_id), worker_id limit :limit;
 
 -- running_on: what one node is running
 select {jobs.columns} from jobs
 where stage = 'RUNNING' and finished_at is null and worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.'
-    and not exists (select 1 from placements where placements.job_id = jobs.job_id)
+    and job_id not in (select placements.job_id from placements)
 order by length(worker_id), worker_id limit :limit;
 
 -- chain: the whole chain of a root, oldest first (ids are ordered by time)
