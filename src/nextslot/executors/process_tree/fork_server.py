@@ -26,10 +26,10 @@ _PROGRAM = "import sys; sys.path.append(sys.argv[2]); from process_tree.fork_ser
 
 class Guardians:
     """Creates a guardian for each command, through a small fork server that starts with the first command and ends with
-    us.
+    this process.
 
-    Each command gets its own cgroup below the given one. The default parent is our own cgroup, if we may create others
-    there.
+    Each command gets its own cgroup below the given one. The default parent is the cgroup of this process, if the
+    process may create others there.
     """
 
     def __init__(self, beat_seconds: float = BEAT_SECONDS, cgroup: str | None = None) -> None:
