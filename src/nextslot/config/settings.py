@@ -484,7 +484,7 @@ class Settings(Section):
 
 @cache
 def settings_class() -> type[Settings]:
-    """Make the class of all settings: the core's tables, and those of every extension, disabled ones too."""
+    """Makes the class of all settings: the core's tables, and those of every extension, disabled ones too."""
     # `Any`: the settings of extensions are known only once the extensions are found.
     tables: Any = {name: declared for one in extension_api.find_all() for name, declared in one.settings().items()}
     found: type[Settings] = create_model("AllSettings", __base__=Settings, **tables)

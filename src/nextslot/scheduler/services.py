@@ -136,7 +136,7 @@ class Services:
 
     @property
     def forecast(self) -> ForecastService:
-        """The forecasts, which one service caches for all callers, because forecasts only read."""
+        """Returns the forecasts. One service caches them for all callers, because forecasts only read."""
         return self._runtime.forecasts
 
     # Extensions.
