@@ -1,3 +1,1 @@
-"""The command line, for people and scripts: talks to a running server or works on a data directory. `main.main` is the
-entry.
-"""
+"""The command line, for people and scripts: uses a running server or a data directory. Its entry is `main.main`."""

@@ -1,4 +1,4 @@
-"""Parses what people type: `key=value` parameters, `--filter name=value`, and short ids or names."""
+"""Parses arguments that people type: `key=value` parameters, `--filter name=value`, and short ids or names."""
 
 import json
 import re
@@ -21,12 +21,12 @@ Schema = Mapping[str, Any]
 
 
 def given(**values: Any) -> Any:
-    """Leaves out the options that were not given."""
+    """Returns the options that were given."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def seconds(text: str) -> float:
-    """Reads a duration such as 90s, 30m, 12h or 7d; a plain number is seconds."""
+    """Returns the seconds of a duration such as 90s, 30m, 12h or 7d; a plain number is seconds."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text.strip())
     if found is None:
         raise Invalid(f"{text!r} is not a duration; give for example 90s, 30m, 12h or 7d")
@@ -34,7 +34,7 @@ def seconds(text: str) -> float:
 
 
 def moment(text: str | None) -> str | None:
-    """Reads a time: RFC 3339, which the server reads, or +2h from now."""
+    """Returns a time: RFC 3339, which the server parses, or +2h from now."""
     if text is None or not text.startswith("+"):
         return text
     return (datetime.now(UTC) + timedelta(seconds=seconds(text[1:]))).isoformat()
@@ -58,7 +58,7 @@ def parameters(arguments: Sequence[str], schema: Schema) -> dict[str, Any]:
 
 
 def value_of(text: str, wanted: frozenset[str] | None) -> Any:
-    """Returns the text parsed as JSON if its type is among the wanted ones (None: any); else the text itself."""
+    """Returns the text parsed as JSON if its type is among the wanted ones (None: any); otherwise the text itself."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -69,7 +69,7 @@ def value_of(text: str, wanted: frozenset[str] | None) -> Any:
 
 
 def kinds(key: str, schema: Schema) -> frozenset[str] | None:
-    """Returns the JSON types that the schema allows for a parameter; None if it does not say."""
+    """Returns the JSON types that the schema allows for a parameter; None if the schema does not restrict it."""
     found = schema.get("properties", {}).get(key)
     if not isinstance(found, Mapping):
         return None
@@ -77,7 +77,7 @@ def kinds(key: str, schema: Schema) -> frozenset[str] | None:
 
 
 def _declared(schema: Schema, whole: Schema, depth: int) -> Iterator[str]:
-    if depth > 20:  # A schema may refer to itself.
+    if depth > 20:  # A schema may refer to itself, without end.
         return
     declared = schema.get("type", ())
     yield from [declared] if isinstance(declared, str) else declared
@@ -163,12 +163,12 @@ def job_filter(arguments: Sequence[str]) -> "JobFilter":
 
 _WHOLE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PART = re.compile(r"[0-9a-f-]{4,35}")
-# How many matches of an ambiguous id are shown.
+# How many matches of an ambiguous id an error shows.
 SHOWN = 5
 
 
 def job_id(client: "Client", text: str) -> str:
-    """Returns the whole id of the job that a text stands for."""
+    """Returns the whole id of the job that a text identifies."""
     wanted = text.strip().lower()
     if _WHOLE.fullmatch(wanted):
         return wanted
@@ -184,7 +184,7 @@ def job_id(client: "Client", text: str) -> str:
 
 
 def run_id(client: "Client", text: str) -> str:
-    """Returns the id of the run that a text stands for: the run's own whole id, or its job's id, which may be short."""
+    """Returns the id of the run that a text identifies: the run's own whole id, or its job's id, which may be short."""
     wanted = text.strip().lower()
     if _WHOLE.fullmatch(wanted):
         try:
@@ -198,7 +198,7 @@ def run_id(client: "Client", text: str) -> str:
 
 
 def named(items: Iterable[T], text: str, kind: str, id_of: Callable[[T], str], name_of: Callable[[T], str | None]) -> T:
-    """Returns the item of a list that has this name, this id, or an id with this beginning or end."""
+    """Returns the item of a list whose name or id is the text, or whose id begins or ends with it."""
     everything = list(items)
     exact = [one for one in everything if text in (id_of(one), name_of(one))]
     found = exact or [one for one in everything if len(text) >= 4 and matches(id_of(one), text.lower())]
@@ -220,7 +220,7 @@ def only(found: list[str], kind: str, text: str) -> str:
 
 
 def json_value(text: str) -> Any:
-    """Parses JSON that an option has, or the file that it names with @."""
+    """Returns the JSON of an option: the option's text, or the content of a file named with @."""
     return _json(_file(text) if text.startswith("@") else text, text)
 
 
@@ -235,7 +235,7 @@ def json_file(file: str) -> Any:
 def follow_up(
     webhook: str | None, webhook_format: str | None, retries: int | None, retry_on: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Returns what happens after a run: the webhook and the retry policy of a job or a template."""
+    """Returns the fields of a job or template about what follows a run: the webhook and the retry policy."""
     if webhook_format is not None and webhook is None:
         raise typer.BadParameter("--webhook-format says the form of a message; give --webhook URL too")
     hook = given(url=webhook, format=webhook_format)

@@ -1,6 +1,6 @@
-"""What a shell proposes for a word: job types, ids of jobs, offices and filters, as the server of the command has them.
+"""Shell completion: proposes job types, ids of jobs, offices and filters, which it requests from the server.
 
-A server that does not answer within two seconds proposes nothing: a shell waits for the answer.
+If the server does not answer within two seconds, nothing is proposed, because the shell waits for the answer.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Proposal = tuple[str, str]
 
-# The newest jobs are those that people mean.
+# How many jobs are proposed, the newest first: these are the likely ones.
 MOST_IDS = 50
 SECONDS = 2.0
 
@@ -35,7 +35,7 @@ def offices(context: typer.Context, incomplete: str) -> list[Proposal]:
 
 
 def filters(context: typer.Context, incomplete: str) -> list[Proposal]:
-    """Proposes names of filters, then the values of those that have few."""
+    """Proposes names of filters, then the values of a filter that has few."""
     name, equals, _ = incomplete.partition("=")
     if not equals:
         return [(f"{one}=", "") for one in FILTERS if one.startswith(incomplete)]
@@ -67,7 +67,7 @@ def _proposed(context: typer.Context, incomplete: str, ask: "Callable[[Client], 
     found: list[Proposal] = []
 
     def look() -> None:
-        # Whatever is wrong, the command itself says it; a shell would print it into the line.
+        # The command itself reports any error; here, the shell would print the error into the line.
         with contextlib.suppress(Exception), Client(given.get("url"), key=given.get("key"), retries=0) as client:
             found.extend(one for one in ask(client) if one[0].startswith(incomplete))
 

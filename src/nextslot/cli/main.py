@@ -30,7 +30,7 @@ from .commands import (
 )
 from .session import before_the_command
 
-# The commands of the help, by what people do with them; commands of extensions come last.
+# The sections of the help and their commands; commands of extensions come last.
 SECTIONS = {
     "Jobs": ("submit", "run", "wait", "ls", "show", "why", "log", "cat", "cancel", "retry", "rerun", "move", "change",
              "signal", "approve", "reject"),
@@ -90,23 +90,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except NextslotError as error:
         fail(sentence(error))
     except BrokenPipeError:
-        # The reader of our output, such as `head`, has closed it.
+        # The reader of the output, such as `head`, has closed it.
         sys.stderr.close()
         raise SystemExit(1) from None
     except OSError as error:
-        # A file or directory that was given cannot be used.
+        # The command cannot use a given file or directory.
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
 def _have_streams() -> None:
-    """Replaces closed streams (`>&-`, some daemons), for which Python has None, by /dev/null."""
+    """Opens /dev/null in place of closed streams (`>&-`, some daemons), for which Python has None."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def sentence(error: NextslotError) -> str:
-    """Returns the error message: the problem, and what to do next."""
+    """Returns the error message: the problem, and its remedy."""
     from nextslot.client.problems import NoAnswer, OutcomeUnknown
 
     if isinstance(error, OutcomeUnknown):

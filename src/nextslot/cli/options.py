@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have, each with its help text."""
+"""Options and arguments that several commands share, each with its help text."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,14 +9,14 @@ from . import completing
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
-# Of a server.
+# Options of commands that use a server.
 Url = Annotated[
     str | None,
     typer.Option("--url", envvar="NEXTSLOT_URL", help="The server's address.", show_default="http://127.0.0.1:8000"),
 ]
 Key = Annotated[str | None, typer.Option("--key", envvar="NEXTSLOT_API_KEY", help="The API key.", show_envvar=True)]
 
-# Of a data directory.
+# Options of commands that use a data directory.
 Data = Annotated[Path, typer.Option(metavar="DIR", help="The data directory: database, logs, artifacts.")]
 File = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Default: nextslot.toml in the data directory.")
@@ -25,12 +25,12 @@ Database = Annotated[
     str | None, typer.Option(metavar="URL", help="sqlite:///… or postgresql://…; default: as configured.")
 ]
 
-# Of lists.
+# Options of lists.
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="The most to show.")]
 Cursor = Annotated[str | None, typer.Option(help="The next page: the cursor that the last one printed.")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, max=500, help="How many to show.")]
 
-# Of jobs.
+# Options and arguments about jobs.
 _TYPE = typer.Argument(metavar="TYPE", help="The job type.", show_default=False, autocompletion=completing.job_types)
 Type = Annotated[str, _TYPE]
 OptionalType = Annotated[str | None, _TYPE]

@@ -1,6 +1,6 @@
 """Formats output for a terminal (tables, colours by status, readable times) and as JSON for programs.
 
-rich is imported only where something is drawn: the import takes as long as the rest of a short command.
+rich is imported only where it draws something: its import takes as long as the rest of a short command.
 """
 
 import functools
@@ -45,7 +45,7 @@ COLOURS = {
     "left": "bright_black",
     "lost": "bold red",
 }
-# Wide enough that nothing is cut when the output is not a terminal.
+# Wide enough that no output to a file or a pipe is cut.
 NO_TERMINAL_WIDTH = 1000
 SHORT = 8
 
@@ -67,12 +67,12 @@ def print_json(value: Any) -> None:
 
 
 def print_result(result: Any) -> None:
-    """Prints what a run returned: whole into a pipe or a file, for people on a terminal."""
+    """Prints the result of a run: whole into a pipe or a file, without fields for programs on a terminal."""
     print_json(for_people(result) if sys.stdout.isatty() else result)
 
 
 def for_people(result: Any) -> Any:
-    """Leaves out what only programs compare."""
+    """Returns a value without the fields that only programs compare."""
     if isinstance(result, list):
         return [for_people(one) for one in result]
     if not isinstance(result, dict):
@@ -213,7 +213,7 @@ def took(started: datetime | None, finished: datetime | None) -> str:
     return duration(((finished or datetime.now(UTC)) - started).total_seconds())
 
 
-# How often the progress of a long command is shown: people read no faster, and a log should stay short.
+# How often a long command shows its progress: people read no faster, and a log should stay short.
 EVERY_SECONDS = 1.0
 
 
@@ -247,7 +247,7 @@ class Rows:
         self._counted_at = now
 
     def _count(self, doing: str, table: str, done: int) -> None:
-        """Adds up rows for each activity. Skipped rows of a table are not counted again when the rest is processed."""
+        """Adds up rows for each activity. Counts skipped rows of a table only once."""
         last_doing, last_table, last_done = self._last
         if doing != last_doing:
             self._total, self._since = 0, self._counted_at

@@ -1,6 +1,6 @@
-"""`nextslot serve --reload`: runs a server in a process of its own, and starts it again after each change of the code.
+"""`nextslot serve --reload`: runs a server in a process of its own, and restarts it after each change of the code.
 
-The server is asked to stop twice: work that runs is interrupted, and tried again by the next server.
+The stop signal is sent to the server twice, so that the server interrupts running work, which the next server retries.
 """
 
 import signal
@@ -13,9 +13,9 @@ from pathlib import Path
 from . import output
 
 SUFFIXES = (".py", ".toml")
-# Of the data directory: files of runs, which are no code.
+# The parts of the data directory that contain run files and no code.
 _OF_RUNS = ("logs", "artifacts", "inputs")
-# How long interrupted work may take to end, before it is left to the recovery of the next start.
+# How long interrupted work may take to end. After that, the recovery of the next start handles it.
 STOP_SECONDS = 20.0
 
 
@@ -53,7 +53,7 @@ def is_code(path: Path, data: Path) -> bool:
 
 
 def _started(command: list[str]) -> "subprocess.Popen[bytes]":
-    # Its own session: Ctrl-C comes to us alone, and we pass it on once.
+    # The server has a session of its own: only this process gets Ctrl-C, and passes it on once.
     return subprocess.Popen(command, start_new_session=True)
 
 

@@ -1,4 +1,4 @@
-"""`nextslot serve`: creates the scheduler, the application and the process. Only that command imports it."""
+"""`nextslot serve`: creates the scheduler, the application and the process. Only that command imports this module."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 async def serve(configuration: Configuration, ready: Callable[[str], None]) -> bool:
-    """Serves until it is asked to stop. Returns whether the outcome of everything that ran has been stored."""
+    """Serves until a signal stops the server. Returns whether the outcomes of all runs have been stored."""
     settings = configuration.settings
     _refuse_old_switch(os.environ)
     logs.install(settings.logs.format, settings.logs.level, configuration.secrets())
@@ -100,13 +100,13 @@ def options_of(configuration: Configuration, reload: Reload | None = None) -> Op
 
 
 def _host_of(address: str | None) -> list[str]:
-    """Returns the name by which other nodes ask this one, if one is configured."""
+    """Returns the configured host name by which other nodes reach this one, if there is one."""
     host = None if address is None else urlsplit(address).hostname
     return [] if host is None else [host]
 
 
 def is_unprotected(url: str, environment: Mapping[str, str]) -> bool:
-    """Returns whether a PostgreSQL address on another machine leaves it to the server whether TLS is used."""
+    """Returns whether the address of a PostgreSQL server on another machine lets that server decide about TLS."""
     found = urlsplit(url)
     asked = dict(parse_qsl(found.query))
     host = asked.get("host") or found.hostname or environment.get("PGHOST", "")
@@ -116,7 +116,7 @@ def is_unprotected(url: str, environment: Mapping[str, str]) -> bool:
 
 
 def _refuse_old_switch(environment: Mapping[str, str]) -> None:
-    """Raises Invalid if the old service's variable is set: its user would believe that the server asks for keys."""
+    """Raises Invalid if the old service's variable is set: its user would believe that the server requires keys."""
     if environment.get("API_AUTH_ENABLED", "").strip().lower() == "true":
         raise Invalid(
             "API_AUTH_ENABLED is a switch of the old service and guards nothing here: unset it, "
@@ -125,12 +125,12 @@ def _refuse_old_switch(environment: Mapping[str, str]) -> None:
 
 
 async def _prepare(configuration: Configuration) -> None:
-    """Prepares each attempt to start on a database server. Raises Away while the server does not answer."""
+    """Checks the API keys before each attempt to start on a database server. Raises Away if it does not answer."""
     await asyncio.to_thread(open_store.reach, configuration.store_url)
     try:
         await _check_keys(configuration)
     except StoreError:
-        # Raises Away if the server has gone away again, so that the start is repeated.
+        # Raises Away if the database server has gone again, so that the start is repeated.
         await asyncio.to_thread(open_store.reach, configuration.store_url)
         raise
 
@@ -140,12 +140,12 @@ async def _check_keys(configuration: Configuration) -> None:
     host = configuration.settings.server.host
     if is_loopback(host):
         return
-    # Only here: it imports all that works on a database without a scheduler.
+    # Imported here because it imports everything that uses a database without a scheduler.
     from nextslot import offline_commands
 
     if await offline_commands.is_guarded(configuration):
         return
-    # The suggested command must use the same database: repeat what only this command line has set.
+    # The suggested command must use the same database, so it repeats an address given on this command line.
     given = configuration.overrides.get("store.url")
     database = f" --database {without_password(given)}" if given else ""
     raise Invalid(
@@ -155,7 +155,7 @@ async def _check_keys(configuration: Configuration) -> None:
 
 
 async def _reload(configured: ConfiguredScheduler) -> None:
-    """Reloads the configuration after SIGHUP. Logs what has changed; an invalid file changes nothing."""
+    """Reloads the configuration after SIGHUP, and logs the changes; an invalid file changes nothing."""
     try:
         done = await configured.reload()
     except NextslotError as error:

@@ -1,4 +1,4 @@
-"""What every command shares: the server or the data directory it works on, JSON output, and its registration."""
+"""The session of a command: its server or data directory, its JSON output, and its registration with typer."""
 
 import asyncio
 import functools
@@ -23,7 +23,7 @@ Function = Callable[..., None]
 T = TypeVar("T")
 A = TypeVar("A", bound="Attached")
 
-# A person is waiting: repeat a failed request once, then show what to do.
+# A person is waiting: the client repeats a failed request once, then the command shows the remedy.
 RETRIES = 1
 
 
@@ -47,20 +47,20 @@ class Session:
         return self._client
 
     def _show_note(self, note: str) -> None:
-        """Prints what the server remarks about a submission: once, though a command may submit many jobs."""
+        """Prints a remark of the server about a submission once, even if a command submits many jobs."""
         if note not in self._notes:
             self._notes.add(note)
             output.remark(f"nextslot: {output.clean(note)}")
 
     def show(self, json: Any, table: Callable[[], None]) -> None:
-        """Prints the API's own JSON with --json, else calls `table`."""
+        """Prints the API's own JSON with --json; otherwise calls `table`."""
         if self.is_json:
             output.print_json(json)
         else:
             table()
 
     def say(self, json: Any, text: str) -> None:
-        """Prints the API's own JSON with --json, else a text."""
+        """Prints the API's own JSON with --json; otherwise prints a text."""
         self.show(json, lambda: output.say(text))
 
     def list(self, json: Any, headings: tuple[str, ...], rows: "list[list[Any]]", empty: str) -> None:
@@ -76,10 +76,8 @@ class Session:
 def command(
     app: typer.Typer, name: str | None = None, *, takes_negative: bool = False
 ) -> Callable[[Function], Function]:
-    """Registers a command that talks to a server: a function of a Session and the command's own arguments.
-
-    `takes_negative`: -5 is an argument of it, not an option.
-    """
+    """Registers a command that uses a server: a function of a Session and the command's own arguments. With
+    `takes_negative`, -5 is an argument, not an option."""
 
     def run(
         function: Function, context: typer.Context, url: str | None, key: str | None, json: bool, **own: Any
@@ -135,7 +133,7 @@ def configuration(data: Path, config: Path | None, **overrides: Any) -> "Configu
 
 
 def run_offline(wanted: "Configuration", kind: type[A], work: Callable[[A], Awaitable[T]]) -> T:
-    """Runs a work of an extension, whose `Attached` has this class, on a database that no server uses."""
+    """Runs the work of an extension, whose `Attached` has the class `kind`, on a database that no server uses."""
     from nextslot.scheduler_from_config import opened_offline
 
     async def body() -> T:
@@ -147,7 +145,7 @@ def run_offline(wanted: "Configuration", kind: type[A], work: Callable[[A], Awai
 
 
 def run_without_database(wanted: "Configuration", kind: type[A], work: Callable[[A], T]) -> T:
-    """Runs a work of an extension that only asks what would be accepted: no database is opened or made."""
+    """Runs the work of an extension that only checks what would be accepted. Opens and creates no database."""
     from nextslot.scheduler_from_config import compose
 
     return work(compose(wanted).extension(kind))
@@ -166,7 +164,7 @@ def before_the_command(
         bool, typer.Option("--version", "-V", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Accepts --url and --key before the command too, as an alias may have them."""
+    """Accepts --url and --key before the command too, for aliases that contain them."""
 
 
 def group(name: str, help: str) -> typer.Typer:
@@ -174,7 +172,7 @@ def group(name: str, help: str) -> typer.Typer:
 
 
 def add_group(app: typer.Typer, name: str, help: str, *functions: Function) -> typer.Typer:
-    """Adds a group of commands that talk to a server."""
+    """Adds a group of commands that use a server."""
     made = group(name, help)
     for function in functions:
         command(made)(function)
@@ -183,7 +181,7 @@ def add_group(app: typer.Typer, name: str, help: str, *functions: Function) -> t
 
 
 def with_parameters_of(other: Function) -> Callable[[Function], Function]:
-    """Gives a command the arguments and options of another function, which it gets as keywords."""
+    """Gives a command the arguments and options of another function, as keyword arguments."""
 
     def give(function: Function) -> Function:
         function.__signature__ = inspect.signature(other, eval_str=True)  # type: ignore[attr-defined]
@@ -193,7 +191,7 @@ def with_parameters_of(other: Function) -> Callable[[Function], Function]:
 
 
 def _option(context: typer.Context, name: str, value: str | None) -> str | None:
-    """Returns an option's value: from after the command, else from before it, else from the environment."""
+    """Returns the value of an option: given after the command, else before the command, else in the environment."""
     before: str | None = context.find_root().params.get(name)
     source = context.get_parameter_source(name)
     is_after = source is not None and source.name == "COMMANDLINE"
@@ -213,7 +211,7 @@ def _registered(
     more: dict[str, tuple[Any, Any]],
     context: dict[str, Any] | None = None,
 ) -> Callable[[Function], Function]:
-    """Registers `run` as a command of typer, whose options are the parameters of a function, without the first `given`
+    """Registers `run` as a command of typer. Its options are the parameters of a function, except the first `given`
     ones, and `more`."""
 
     def register(function: Function) -> Function:
@@ -230,7 +228,7 @@ def _registered(
         parameters += [inspect.Parameter(n, kind, default=value, annotation=hint) for n, (hint, value) in added.items()]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {one.name: one.annotation for one in parameters}
-        del call.__wrapped__  # typer would read the parameters of the function.
+        del call.__wrapped__  # Otherwise, typer would read the parameters of the function.
         app.command(name, context_settings=context)(call)
         return function
 

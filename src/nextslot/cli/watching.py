@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nextslot.client import Client, Direct, Ended, GroupDetail, JobDetail, Update
 
 SUCCESS = ("COMPLETED", "SKIPPED")
-# Who waits longer than this hears what for.
+# After so long, the command says why it still waits.
 SILENT_SECONDS = 1.0
 # The exit code by which shells report a program that Ctrl-C ended.
 INTERRUPTED = 130
@@ -100,9 +100,8 @@ def _awaited(session: Session, job_id: str) -> "JobDetail | None":
 
 
 class Reasons:
-    """Says on stderr what a job waits for, in the words of `why`, each sentence once; nothing about one that starts at
-    once.
-    """
+    """Prints what a job waits for to stderr, in the sentences of `why`, each sentence once; prints nothing if the job
+    starts at once."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client
@@ -113,7 +112,7 @@ class Reasons:
         if job.status not in ("WAITING", "QUEUED") or time.monotonic() - self._began < SILENT_SECONDS:
             return
         for reason in self._client.why(job, 0).reasons:
-            # Numbers, such as the jobs ahead, change all the time.
+            # Ignores numbers, such as the jobs ahead, which change all the time.
             if (kind := re.sub(r"[0-9]+", "", reason.text)) not in self._said:
                 self._said.add(kind)
                 output.remark(output.clean(f"waiting: {reason.text}"))
@@ -195,7 +194,7 @@ def _show_update(line: Line, job_type: str, update: "Update") -> None:
             sys.stderr.write(output.clean(str(update.data.get("text", ""))))
             sys.stderr.flush()
         case _:
-            pass  # A newer server may send other updates.
+            pass  # A newer server may send other kinds of updates.
 
 
 def _print_result(ended: "Direct") -> None:

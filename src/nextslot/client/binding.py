@@ -1,8 +1,8 @@
 """Methods that are written once for both clients: a coroutine that `Client` runs to its end, and `AsyncClient` awaits.
 
 A coroutine of a verb waits only for its transport. The methods of a blocking transport never suspend, so the first step
-of such a coroutine is its last. The type parameter of a subject is its transport, so type checkers know both clients:
-`Client.submit(…)` is a `Job`, `AsyncClient.submit(…)` is awaited for one.
+of such a coroutine is also its last. The type parameter of a subject is its transport, so type checkers know both
+clients: `Client.submit(…)` returns a `Job`, `AsyncClient.submit(…)` returns an awaitable of one.
 """
 
 import functools
@@ -24,12 +24,12 @@ Way = TypeVar("Way", bound="Transport")
 Operation = Coroutine[Any, Any, T]
 StreamOperation = AsyncGenerator[T, None]
 
-# The most that a server gives in one page.
+# The largest page that a server returns.
 WHOLE_PAGE = 500
 
 
 class verb(Generic[P, T]):  # noqa: N801 - read as a keyword
-    """Makes a method of a coroutine: `Client` calls it, `AsyncClient` awaits it."""
+    """Makes a method from a coroutine function: `Client` calls the method, `AsyncClient` awaits it."""
 
     def __init__(self, make: Callable[Concatenate[Any, P], Operation[T]]) -> None:
         self.make = make
@@ -46,7 +46,7 @@ class verb(Generic[P, T]):  # noqa: N801 - read as a keyword
 
 
 class stream_verb(Generic[P, T]):  # noqa: N801
-    """Makes a method of an async generator: a plain generator in `Client`."""
+    """Makes a method from an async generator function: in `Client`, the method is a plain generator."""
 
     def __init__(self, make: Callable[Concatenate[Any, P], StreamOperation[T]]) -> None:
         self.make = make
@@ -96,7 +96,7 @@ def finish_each(operation: StreamOperation[T]) -> Generator[T, None, None]:
 
 
 class Subject(Generic[Way]):
-    """Verbs about one thing."""
+    """The verbs of one subject."""
 
     def __init__(self, transport: Way, retries: RequestRetries) -> None:
         self._transport = transport
@@ -106,7 +106,7 @@ class Subject(Generic[Way]):
         return asked(self._transport, self._retries, request, lambda reply: read(reply.json()))
 
     def _put(self, path: str, office_id: str | None, body: Any, read: Callable[[Any], T]) -> Operation[tuple[T, bool]]:
-        """Puts a thing by its name, and returns whether it is new. Sent twice, it has the effect of one."""
+        """Puts a thing by its name, and returns whether it is new. Repeating the request has no further effect."""
         query = texts({"office_id": office_id})
         request = Request(method="PUT", path=path, query=query, body=body, is_repeatable=True)
         return asked(self._transport, self._retries, request, lambda reply: (read(reply.json()), reply.status == 201))
@@ -134,7 +134,7 @@ class Subject(Generic[Way]):
 
 
 class Collection(Subject[Way], Generic[Way, V]):
-    """Verbs about things of one kind, which one path lists."""
+    """The verbs of one kind of things, which one path lists."""
 
     PATH: ClassVar[str]
     KIND: ClassVar[Any]

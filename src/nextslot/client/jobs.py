@@ -30,7 +30,7 @@ from .values import (
     Why,
 )
 
-# Between two requests for a job that a caller waits for: short at first, for short jobs.
+# The first pause between two requests for an awaited job: short, for short jobs; later pauses grow.
 FIRST_LOOK_SECONDS = 0.05
 LONGEST_LOOK_SECONDS = 2.0
 
@@ -55,7 +55,7 @@ class JobVerbs(Subject[Way]):
     def dry_run(
         self, job_type: str, params: Json | None = None, *, wait_seconds: float = 5, **options: Unpack[JobOptions]
     ) -> Operation[DryRun]:
-        """Checks a job as `submit` would, and returns what it would wait for and when it would run; stores nothing."""
+        """Checks a job as `submit` would. Returns what it would wait for and when it would run. Stores nothing."""
         body = {"job_type": job_type, "params": params or {}, **given(**options)}
         query = texts({"wait_seconds": wait_seconds})
         return self._ask(post("/api/jobs/dry-run", body, query=query, is_repeatable=True), DryRun.read)
@@ -69,7 +69,7 @@ class JobVerbs(Subject[Way]):
         idempotency_key: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Operation[Job]:
-        """Puts a job of a template into the queue; given parameters override those of the template."""
+        """Puts a job of a template into the queue; the given parameters override those of the template."""
         body = {"template_id": template_id, "params": params or {}, **given(**options)}
         return self._ask(create("/api/jobs", body, idempotency_key), Job.read)
 
@@ -79,8 +79,9 @@ class JobVerbs(Subject[Way]):
     ) -> list[Job]:
         """Submits many jobs, all or none; they may depend on each other by `key`.
 
-        With a key of one office, which may send fewer at once (quota `batch_jobs`), jobs without a `key` go in several
-        requests, each of them all or none. The same idempotency key continues after a failure.
+        With an API key of one office, which may send fewer at once (quota `batch_jobs`), jobs without a `key` are sent
+        in several requests, each of them all or none. After a failure, the same idempotency key continues the
+        submission.
         """
         wanted, key = bodies(jobs), idempotency_key or secrets.token_hex(16)
         try:
@@ -121,7 +122,7 @@ class JobVerbs(Subject[Way]):
 
     @verb
     def cancel(self, job: AnyJob, reason: str | None = None, interrupt: bool | None = None) -> Operation[Job]:
-        """Cancels a job: at once if it has not started; else it is asked to stop or finishes, by its office's mode."""
+        """Cancels a job at once if it has not started; else requests its stop or lets it finish, as its office says."""
         body = given(reason=reason, interrupt=interrupt)
         return self._ask(post(f"/api/jobs/{part(id_of(job))}/cancel", body), Job.read)
 
@@ -135,7 +136,7 @@ class JobVerbs(Subject[Way]):
         all: bool = False,
         **filter: Unpack[JobFilter],
     ) -> Operation[Cancelled]:
-        """Cancels every job that a filter finds; an empty filter needs `all=True`."""
+        """Cancels every job that matches a filter; an empty filter needs `all=True`."""
         more = given(reason=reason, interrupt=interrupt, include_running=include_running, all=all or None)
         return self._ask(post("/api/jobs/cancel", {**filter, **more}), Cancelled.read)
 
@@ -143,7 +144,7 @@ class JobVerbs(Subject[Way]):
     def retry_many(
         self, *, all: bool = False, dry_run: bool = False, **filter: Unpack[JobFilter]
     ) -> Operation[Retried]:
-        """Retries the failed chains that a filter finds; with `dry_run` it only returns which."""
+        """Retries the failed chains that match a filter; with `dry_run`, only returns these chains."""
         more = given(all=all or None, dry_run=dry_run or None)
         return self._ask(post("/api/jobs/retry", {**filter, **more}), Retried.read)
 
@@ -157,7 +158,7 @@ class JobVerbs(Subject[Way]):
         after: AnyJob | None = None,
         place: int | None = None,
     ) -> Operation[Job]:
-        """Moves a job to the `front` or `back`, before or after a job, or to a place of its office's queue."""
+        """Moves a job to the `front` or `back`, before or after another job, or to a place of its office's queue."""
         body = given(to=to, before=before, after=after, place=place)
         return self._ask(post(f"/api/jobs/{part(id_of(job))}/move", body), Job.read)
 
@@ -165,18 +166,18 @@ class JobVerbs(Subject[Way]):
     def signal(
         self, job: AnyJob, name: str, payload: Any = None, answer: str = "approve", signal_id: str | None = None
     ) -> Operation[Signal]:
-        """Answers the signal that a job waits for: `approve` or `reject`. An answer that comes early is kept."""
+        """Answers the signal that a job waits for: `approve` or `reject`. The server keeps an early answer."""
         body = {"answer": answer, "payload": payload, **given(signal_id=signal_id)}
         return self._ask(post(f"/api/jobs/{part(id_of(job))}/signals/{part(name)}", body), Signal.read)
 
     @verb
     def signals(self, job: AnyJob) -> Operation[tuple[Signal, ...]]:
-        """Lists the answers that the chain of a job got, and those that are kept for it."""
+        """Returns the answers that the chain of a job got, and the answers that are kept for it."""
         return self._items(get(f"/api/jobs/{part(id_of(job))}/signals"), Signal)
 
     @verb
     def why(self, job: AnyJob, wait_seconds: float = 5) -> Operation[Why]:
-        """Explains why a job is not running, and when it will if a forecast is there within `wait_seconds`."""
+        """Explains why a job is not running, and when it will run, if a forecast is ready within `wait_seconds`."""
         return self._ask(get(f"/api/jobs/{part(id_of(job))}/why", {"wait_seconds": wait_seconds}), Why.read)
 
     @verb
@@ -188,15 +189,14 @@ class JobVerbs(Subject[Way]):
         *,
         idempotency_key: str | None = None,
     ) -> Operation[Job]:
-        """Submits a new job like an ended one, with a chain of its own."""
+        """Submits a new job with the fields of an ended one, in a chain of its own."""
         body = given(params=params, priority=priority)
         return self._ask(create(f"/api/jobs/{part(id_of(job))}/rerun", body, idempotency_key), Job.read)
 
     @verb
     async def wait(self, job: AnyJob, timeout: float | None = None) -> Ended:
-        """Waits until the chain of a job has ended, retries included; also over a restart of the server. Raises
-        NotEnded after `timeout` seconds.
-        """
+        """Waits until the chain of a job has ended, retries included, even if the server restarts. Raises NotEnded
+        after `timeout` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         async for last in self._looks(id_of(job), until):
             if has_ended(last):
@@ -207,7 +207,7 @@ class JobVerbs(Subject[Way]):
 
     @stream_verb
     def watch(self, job: AnyJob) -> StreamOperation[JobDetail]:
-        """Yields the last job of a chain again and again until the chain has ended."""
+        """Yields the last job of a chain repeatedly until the chain has ended."""
         return self._looks(id_of(job))
 
     async def _looks(self, job_id: str, until: float | None = None) -> StreamOperation[JobDetail]:
@@ -231,7 +231,7 @@ class JobVerbs(Subject[Way]):
 
     @verb
     def job_types(self) -> Operation[tuple[JobType, ...]]:
-        """Lists the job types of the server and their parameters."""
+        """Returns the job types of the server and their parameters."""
         return self._items(get("/api/job-types"), JobType)
 
     # The queue.
@@ -240,22 +240,21 @@ class JobVerbs(Subject[Way]):
     def queue(
         self, office_id: str = "default", limit: int = 50, cursor: str | None = None, wait_seconds: float | None = None
     ) -> Operation[Queue]:
-        """Returns the running and the waiting jobs of an office, in order; with expected times if a forecast is there
-        within `wait_seconds`: by default a second for at most 50 jobs, else at once.
-        """
+        """Returns the running and the waiting jobs of an office, in order, with expected times if a forecast is ready
+        within `wait_seconds`: by default a second for at most 50 jobs, else no wait."""
         query = {"office_id": office_id, **paged(limit, cursor), "wait_seconds": wait_seconds}
         return self._ask(get("/api/queue", query), Queue.read)
 
     @verb
     def reorder(self, job_ids: Sequence[AnyJob]) -> Operation[Queue]:
-        """Puts these jobs, in this order, into the places that they hold now."""
+        """Reorders these jobs among the places that they occupy now."""
         return self._ask(put("/api/queue/order", {"job_ids": [id_of(one) for one in job_ids]}), Queue.read)
 
     @verb
     def pause(
         self, *, office_id: str | None = None, job_type: str | None = None, resource: str | None = None
     ) -> Operation[Paused]:
-        """Pauses an office, a job type, a resource or, without arguments, all; running work continues."""
+        """Pauses an office, a job type, a resource or, without arguments, everything; running work continues."""
         body = given(office_id=office_id, job_type=job_type, resource=resource)
         return self._ask(post("/api/queue/pause", body), Paused.read)
 
@@ -273,7 +272,7 @@ class JobVerbs(Subject[Way]):
 
 
 def has_ended(last: Job) -> bool:
-    """Whether nothing follows the last job of a chain; after a failure, the server still decides whether to retry."""
+    """Returns whether nothing follows the last job of a chain; after a failure, a retry is undecided at first."""
     if last.finished_at is None:
         return False
     return last.status != "FAILED" or last.permanently_failed or last.cancel_requested_at is not None

@@ -1,4 +1,4 @@
-"""Makes exceptions of the API's errors: the classes of `nextslot.errors`, found by `code`."""
+"""Converts the API's errors into exceptions: the classes of `nextslot.errors`, found by `code`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from nextslot.errors import DependencyCycle, Invalid, NextslotError, Problem, Sl
 
 
 class Rejected(NextslotError):
-    """A refusal for which this library has no class; `code` and `status` say which one."""
+    """An error for which this library has no class; `code` and `status` identify it."""
 
     def __init__(self, code: str, detail: str, data: Mapping[str, object]) -> None:
         self.code = code
@@ -28,14 +28,14 @@ class NoAnswer(Unavailable):
         super().__init__(self.sentence("give its address"))
 
     def sentence(self, address: str) -> str:
-        """Returns the problem and its remedy; `address` says how another address is given."""
+        """Returns the problem and its remedy; `address` says how to set another address."""
         if "certificate verify failed" in self.reason:
             return f"{self.url} is not trusted ({self.reason}); name the authority's PEM file in NEXTSLOT_CA"
         return f"no server answers at {self.url} ({self.reason}); start one with `nextslot serve`, or {address}"
 
 
 class OutcomeUnknown(NoAnswer):
-    """The connection broke after a changing request may have arrived: the server may have carried it out."""
+    """The connection broke after a changing request may have arrived, so the server may have carried it out."""
 
     def __init__(self, url: str, reason: str, path: str, idempotency_key: str | None) -> None:
         super().__init__(url, reason)
@@ -57,7 +57,7 @@ _STANDARD = frozenset({"type", "title", "status", "detail", "code"})
 
 
 def error_of(status: int, body: Any) -> NextslotError:
-    """Makes the exception of a problem document, or of another answer, such as a proxy's page."""
+    """Makes the exception for a problem document, or for another answer, such as a proxy's page."""
     problem: Mapping[str, Any] = body if isinstance(body, dict) and "code" in body else {}
     code = str(problem.get("code", f"http_{status}"))
     detail = str(problem.get("detail") or f"the server answered {status}, and did not say why")
@@ -72,7 +72,7 @@ def error_of(status: int, body: Any) -> NextslotError:
 
 
 def _made(kind: type[NextslotError], detail: str, problem: Mapping[str, Any]) -> NextslotError:
-    """Makes an error with the server's sentence, without its constructor, which would write its own."""
+    """Makes an error with the server's sentence. Bypasses the constructor, which would write its own sentence."""
     error = kind.__new__(kind, detail)
     if isinstance(error, Invalid):
         said = [Problem(str(one.get("field", "")), str(one.get("problem", ""))) for one in problem.get("errors") or ()]

@@ -1,4 +1,4 @@
-"""Decides whether and when the client repeats a request, and which error an answer becomes."""
+"""Decides whether and when the client repeats a request, and which error a failed answer becomes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,27 +16,27 @@ T = TypeVar("T")
 
 # The pause before the first repetition; each one after it is twice as long.
 FIRST_PAUSE_SECONDS = 0.25
-# A server that asks for a longer pause is reported as not available.
+# A server that requires a longer pause counts as not available.
 LONGEST_PAUSE_SECONDS = 30.0
 DEFAULT_RETRIES = 4
-# They take three minutes in all.
+# These retries take three minutes in total.
 PATIENT_RETRIES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRetries:
-    """How often a request that is safe to repeat is repeated; `url` is for messages."""
+    """How often the client repeats a request that is safe to repeat; `url` is for error messages."""
 
     url: str
     retries: int = DEFAULT_RETRIES
 
     def patient(self) -> "RequestRetries":
-        """Returns a policy for long waits after a first answer: it outlasts a restart of the server."""
+        """Returns a policy for long waits after a first answer, with retries that outlast a restart of the server."""
         return replace(self, retries=max(self.retries, PATIENT_RETRIES))
 
     def pause(self, failures: int, reply: Reply | Lost, request: Request) -> float | None:
-        """Returns how long to wait before the request is repeated; None if it must not be repeated again."""
-        # Nothing of a request that was refused with 429 was carried out.
+        """Returns the pause before the next repetition; None if the request must not be repeated again."""
+        # The server carried out nothing of a request that it refused with 429.
         is_refused = isinstance(reply, Reply) and reply.status == 429
         if not (request.is_repeatable or is_refused) or failures > self.retries:
             return None
@@ -49,7 +49,7 @@ class RequestRetries:
         return max(usual, float(asked))
 
     def unknown(self, reply: Reply | Lost, request: Request) -> NextslotError:
-        """Makes the error for a request that may have arrived at one of the attempts, and got no answer at the last."""
+        """Makes the error for a request that may have arrived at one of its attempts, but got no answer at the last."""
         refused = self.refusal(reply)
         if request.method == "GET" or not (isinstance(reply, Lost) or reply.status == 503):
             return refused
@@ -65,7 +65,7 @@ class RequestRetries:
 
 
 async def asked(transport: "Transport", retries: RequestRetries, request: Request, read: Callable[[Reply], T]) -> T:
-    """Sends a request, repeats it where that is safe, and reads the answer."""
+    """Sends a request, repeats it where this is safe, and returns the answer as `read` converts it."""
     failures, may_have_arrived = 0, False
     while True:
         reply = await transport.send(request)

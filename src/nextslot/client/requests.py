@@ -28,9 +28,9 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
-    # A read, or a creation with an Idempotency-Key: sent twice, it has the effect of one.
+    # Whether sending it twice has the effect of sending it once: a read, or a creation with an Idempotency-Key.
     is_repeatable: bool = False
-    # None waits without limit: a direct request may run for hours.
+    # The timeout of the answer. None waits without limit: a direct request may run for hours.
     answer_seconds: float | None = ANSWER_SECONDS
 
     @property
@@ -59,17 +59,17 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class OpenReply:
-    """The beginning of an answer below 400; `read` returns its next bytes, None at its end, or Lost."""
+    """The beginning of an answer below 400; `read` returns the next bytes, None at the end, or Lost."""
 
     read: "Callable[[], Awaitable[bytes | Lost | None]]"
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """No answer, or not all of it."""
+    """No answer, or an incomplete one."""
 
     reason: str
-    # Whether the server may have the request.
+    # Whether the server may have received the request.
     may_have_arrived: bool = False
 
 
@@ -99,12 +99,12 @@ def create(path: str, body: Any, key: str | None = None) -> Request:
 
 
 def texts(query: Mapping[str, Any]) -> dict[str, str]:
-    """Writes a query: several values with commas, times as RFC 3339, None left out."""
+    """Returns a query as texts: several values joined by commas, times as RFC 3339, None left out."""
     return {name: _text(value) for name, value in query.items() if value is not None}
 
 
 def part(text: str) -> str:
-    """Quotes one part of a path: an id or a name. Raises Invalid for what would change the path."""
+    """Returns a part of a path, quoted: an id or a name. Raises Invalid for a text that would change the path."""
     if text in ("", ".", ".."):
         raise Invalid(f"{text!r} is neither an id nor a name")
     return quote(text, safe="")
@@ -115,12 +115,12 @@ def paged(limit: int, cursor: str | None) -> dict[str, Any]:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """Leaves out what the caller did not give."""
+    """Returns the arguments without those that the caller did not give."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def bodies(jobs: Sequence[Mapping[str, Any] | NewJob]) -> list[Mapping[str, Any]]:
-    """Returns jobs of a request as JSON; a value says what differs from its defaults."""
+    """Returns the jobs of a request as JSON; of a `NewJob`, only the fields that differ from their defaults."""
     if isinstance(jobs, (str, Mapping)) or not isinstance(jobs, Sequence):
         raise Invalid(must_be(jobs, "a list of jobs"), field="jobs")
     return [_said(one) if isinstance(one, NewJob) else one for one in jobs]
@@ -149,14 +149,14 @@ def _is_finite(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Converts for JSON what orjson does not know, and subclasses of what it knows."""
+    """Converts a value that orjson does not know, or a subclass of a type that it knows, for JSON."""
     if isinstance(value, JobFields):
         return value.job_id
     if isinstance(value, Value):
         return value.to_dict()
     if is_dataclass(value):
         return {one.name: getattr(value, one.name) for one in fields(value)}
-    if hasattr(value, "as_datetime"):  # An Instant; it prints as the API writes times.
+    if hasattr(value, "as_datetime"):  # Matches an Instant, whose text has the form of the API.
         return str(value)
     if hasattr(value, "isoformat"):
         return value.isoformat()

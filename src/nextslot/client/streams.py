@@ -1,4 +1,4 @@
-"""Streams of server-sent events: read piece by piece, and continued after the last message when a connection breaks."""
+"""Streams of server-sent events: read piece by piece, and continued after the last message if the connection breaks."""
 
 import codecs
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -34,7 +34,7 @@ class Message:
 
 
 class Messages:
-    """Collects bytes, and yields the messages that they complete."""
+    """Collects bytes, and returns the messages that are complete."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -63,7 +63,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What `read` of `followed` returns for the last message."""
+    """The value that `read` of `followed` returns for the last message."""
 
 
 async def followed(
@@ -73,9 +73,9 @@ async def followed(
     read: Callable[[Message], T | End | None],
     resume: Callable[[Request, str], Request],
 ) -> AsyncGenerator[T, None]:
-    """Yields what `read` makes of each message; after a broken connection continues behind the last message.
+    """Yields the result of `read` for each message; after a broken connection, continues after the last message.
 
-    It ends when `read` returns End. Each message resets the count of failures.
+    The stream ends when `read` returns End. Each message resets the count of failures.
     """
     failures = 0
     while True:
@@ -103,7 +103,7 @@ async def followed(
 async def heard_once(
     transport: "Transport", retries: RequestRetries, request: Request, read: Callable[[Message], T]
 ) -> AsyncGenerator[T, None]:
-    """Yields the messages of a request for work, which is never repeated; raises if the connection breaks too early."""
+    """Yields the messages of a request for work, which is never repeated; raises if the connection breaks early."""
     async with transport.open(request) as reply:
         if not isinstance(reply, OpenReply):
             raise retries.refusal(reply)

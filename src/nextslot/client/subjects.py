@@ -66,8 +66,7 @@ class Templates(Collection[Way, Template]):
         office_id: str | None = None,
         **options: Unpack[TemplatePutOptions],
     ) -> Operation[tuple[Template, bool]]:
-        """Makes the template of this name what the arguments say, and a new one if there is none. Returns whether it
-        is new."""
+        """Creates the template of this name, or changes it to what the arguments say. Returns whether it is new."""
         path = f"/api/job-templates/by-name/{part(name)}"
         return self._put(path, office_id, {**given(job_type=job_type), **options}, Template.read)
 
@@ -82,7 +81,7 @@ class Templates(Collection[Way, Template]):
 
     @verb
     def archive(self, template_id: str) -> Operation[Template]:
-        """Archives a template: its schedules are disabled, its jobs stay."""
+        """Archives a template: disables its schedules, keeps its jobs."""
         return self._ask(delete(f"/api/job-templates/{part(template_id)}"), Template.read)
 
 
@@ -110,8 +109,7 @@ class Schedules(Subject[Way]):
         office_id: str | None = None,
         **options: Unpack[SchedulePutOptions],
     ) -> Operation[tuple[Schedule, bool]]:
-        """Makes the schedule of this name what the arguments say, and a new one if there is none. Returns whether it
-        is new."""
+        """Creates the schedule of this name, or changes it to what the arguments say. Returns whether it is new."""
         body = {"template_id": template_id, "cron_expression": cron_expression, **options}
         return self._put(f"/api/schedules/by-name/{part(name)}", office_id, body, Schedule.read)
 
@@ -141,7 +139,7 @@ class Schedules(Subject[Way]):
 
     @verb
     def delete(self, schedule_id: str) -> Operation[Schedule]:
-        """Deletes a schedule; its jobs and its occurrences stay."""
+        """Deletes a schedule; keeps its jobs and its occurrences."""
         return self._ask(delete(f"/api/schedules/{part(schedule_id)}"), Schedule.read)
 
     @verb
@@ -153,7 +151,7 @@ class Schedules(Subject[Way]):
         *,
         idempotency_key: str | None = None,
     ) -> Operation[Job | GroupDetail]:
-        """Submits a job of a schedule now, besides its occurrences; or the group, if its template makes one."""
+        """Submits a job of a schedule now, besides its occurrences; submits the group if the template makes one."""
         body = given(params=params, priority=priority)
         return self._ask(create(f"/api/schedules/{part(schedule_id)}/trigger", body, idempotency_key), _triggered)
 
@@ -173,7 +171,7 @@ class Schedules(Subject[Way]):
         count: int | None = None,
         after: Time | None = None,
     ) -> Operation[Preview]:
-        """Returns an expression in words and when it would fire; stores nothing."""
+        """Returns an expression in words and the times at which it would fire; stores nothing."""
         query = {"cron_expression": cron_expression, "timezone": timezone, "count": count, "after": after}
         return self._ask(get("/api/schedules/preview", query), Preview.read)
 
@@ -198,7 +196,7 @@ class Webhooks(Collection[Way, Webhook]):
     def create(
         self, url: str, events: Sequence[str] | None = None, office_id: str | None = None, format: str | None = None
     ) -> Operation[Webhook]:
-        """Creates a subscription. Only this answer has the secret, so the request is never repeated."""
+        """Creates a subscription. Only this answer contains the secret, so the client never repeats the request."""
         body = given(url=url, events=events, office_id=office_id, format=format)
         return self._ask(post("/api/webhooks", body), Webhook.read)
 
@@ -221,7 +219,7 @@ class Webhooks(Collection[Way, Webhook]):
 
     @verb
     def rotate_secret(self, webhook_id: str) -> Operation[Webhook]:
-        """Replaces the secret. Only this answer has the new one."""
+        """Replaces the secret. Only this answer contains the new one."""
         return self._ask(post(f"/api/webhooks/{part(webhook_id)}/rotate-secret"), Webhook.read)
 
     @verb
@@ -240,7 +238,7 @@ class Webhooks(Collection[Way, Webhook]):
 
     @verb
     def delivery(self, delivery_id: str) -> Operation[Delivery]:
-        """With its attempts."""
+        """Returns one delivery with its attempts."""
         return self._ask(get(f"/api/webhook-deliveries/{part(delivery_id)}"), Delivery.read)
 
     @verb
@@ -249,7 +247,7 @@ class Webhooks(Collection[Way, Webhook]):
 
 
 class Quotas(Subject[Way]):
-    """What admins grant each office at most."""
+    """The limits that admins grant to each office."""
 
     @verb
     def get(self, office_id: str) -> Operation[Json]:
@@ -257,12 +255,12 @@ class Quotas(Subject[Way]):
 
     @verb
     def change(self, office_id: str, **quotas: Unpack[QuotaChanges]) -> Operation[Json]:
-        """Grants an office more or less; None is back to the default."""
+        """Changes the quotas of an office; None restores the default."""
         return self._ask(patch(f"/api/quotas/{part(office_id)}", quotas), lambda json: json)
 
 
 class Keys(Collection[Way, Key]):
-    """API keys; they need the scope admin."""
+    """API keys; these verbs need the scope admin."""
 
     PATH, KIND = "/api/keys", Key
 
@@ -276,14 +274,14 @@ class Keys(Collection[Way, Key]):
         allowed_addresses: Sequence[str] = (),
         job_types: Sequence[str] = (),
     ) -> Operation[Key]:
-        """Creates a key. Only this answer has its text, so the request is never repeated."""
+        """Creates a key. Only this answer contains the key's text, so the client never repeats the request."""
         limits = {"allowed_addresses": [*allowed_addresses], "job_types": [*job_types]}
         body = {"name": name, "scopes": [*scopes], **given(office_id=office_id, expires_at=expires_at), **limits}
         return self._ask(post("/api/keys", body), Key.read)
 
     @verb
     def rotate(self, key_id: str, overlap_seconds: float = 0) -> Operation[Key]:
-        """Gives a key another text, which only this answer has; the text before works for `overlap_seconds` more."""
+        """Gives a key another text, which only this answer contains; the old text stays valid for `overlap_seconds`."""
         return self._ask(post(f"/api/keys/{part(key_id)}/rotate", {"overlap_seconds": overlap_seconds}), Key.read)
 
     @verb
@@ -297,7 +295,7 @@ class Nodes(Subject[Way]):
 
     @verb
     def list(self) -> Operation[tuple[Node, ...]]:
-        """Returns every node that was not forgotten, by name."""
+        """Returns every node that is not forgotten, by name."""
         return self._items(get("/api/nodes"), Node)
 
     @verb
@@ -312,7 +310,7 @@ class Nodes(Subject[Way]):
 
 
 class Engines(Subject[Way]):
-    """Where runs go that leave this machine."""
+    """The engines, systems outside of nextslot on which runs can be placed."""
 
     @verb
     def list(self) -> Operation[tuple[Engine, ...]]:
@@ -326,7 +324,7 @@ class Engines(Subject[Way]):
 
 
 class Stats(Subject[Way]):
-    """What ended over time."""
+    """Statistics of ended work over time."""
 
     @verb
     def series(
@@ -339,13 +337,13 @@ class Stats(Subject[Way]):
         job_type: str | None = None,
         kind: str | None = None,
     ) -> Operation[Series]:
-        """Returns, for each step of a range, what ended, how long it waited and ran, and how long the queue was."""
+        """Returns, for each step of a range, how many jobs ended, their waits and durations, and the queue's length."""
         query = {"from": from_, "to": to, "step": step, "office_id": office_id, "job_type": job_type, "kind": kind}
         return self._ask(get("/api/stats/series", query), Series.read)
 
 
 class FailureList(Subject[Way]):
-    """What failed alike. `retry_all(fingerprint=…)` retries those of a fingerprint."""
+    """Failures by fingerprint. `retry_all(fingerprint=…)` retries the failed jobs of a fingerprint."""
 
     @verb
     def list(
@@ -360,12 +358,12 @@ class FailureList(Subject[Way]):
         cursor: str | None = None,
         limit: int | None = None,
     ) -> Operation[Failures]:
-        """Returns the failures that were seen in a range, the last seen first, each with how many there were."""
+        """Returns the failures seen in a range, the last seen first, each with its count."""
         query: dict[str, object] = {"since": since, "until": until, "office_id": office_id, "job_type": job_type}
         query |= {"fingerprint": fingerprint, "muted": muted, "cursor": cursor, "limit": limit}
         return self._ask(get("/api/failures", query), Failures.read)
 
     @verb
     def change(self, fingerprint: str, **changes: Unpack[FailureChanges]) -> Operation[Failure]:
-        """Changes `muted` and `note` of a fingerprint; the note None removes it."""
+        """Changes `muted` and `note` of a fingerprint; None removes the note."""
         return self._ask(patch(f"/api/failures/{part(fingerprint)}", dict(changes)), Failure.read)

@@ -28,11 +28,11 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of the server, perhaps below a path, and its key."""
+    """The address of the server, perhaps with a path, and the API key for it."""
 
     url: str
     key: str | None
-    # A PEM file with the authorities that may sign the server's certificate; None: those of the machine.
+    # A PEM file with the authorities that may sign the server's certificate; None for those of this machine.
     ca: str | None = None
 
     @classmethod
@@ -50,11 +50,11 @@ class Address:
         return {"User-Agent": "nextslot", **({"X-API-Key": self.key} if self.key else {})}
 
     def pool(self) -> dict[str, Any]:
-        """Returns the options of a pool; a server on this machine is not reached through a proxy."""
+        """Returns the options of a connection pool; requests to a server on this machine use no proxy."""
         options = {"headers": self.headers, "trust_env": urlsplit(self.url).hostname not in LOOPBACK}
         if self.ca is None:
             return options
-        import ssl  # Imported here because it takes long, and most clients have no use for it.
+        import ssl  # Imported here because the import takes long, and most clients do not need it.
 
         return {**options, "verify": ssl.create_default_context(cafile=self.ca)}
 
@@ -74,7 +74,7 @@ class Address:
 
 
 def _http() -> Any:
-    """Imports httpx2 with the first request: that takes longer than the import of this package."""
+    """Imports httpx2 at the first request, because this import takes longer than that of the client."""
     import httpx2
 
     return httpx2
@@ -91,7 +91,7 @@ def _reply(response: "httpx2.Response", content: bytes) -> Reply:
 
 
 class Transport:
-    """Sends requests. Subclasses do so blocking or on the event loop; in a blocking one no coroutine ever suspends."""
+    """Sends requests, blocking or on the event loop, by subclass. In a blocking one, no coroutine ever suspends."""
 
     is_blocking: ClassVar[bool]
 
@@ -108,7 +108,7 @@ class Transport:
 
     @contextlib.asynccontextmanager
     async def open(self, request: Request) -> AsyncIterator[OpenReply | Reply | Lost]:
-        """Sends a request and leaves an answer below 400 to be read piece by piece."""
+        """Sends a request, and yields an answer below 400 whose content the caller reads piece by piece."""
         try:
             response = await self._start(self._address.request(request))
         except _http().TransportError as error:
@@ -139,7 +139,7 @@ class Transport:
     async def close(self) -> None:
         raise NotImplementedError
 
-    # `Any`: the responses of httpx2 have other methods for each way.
+    # `Any`: the blocking and the async responses of httpx2 have different methods.
 
     async def _request(self, options: dict[str, Any]) -> Any:
         raise NotImplementedError
@@ -166,7 +166,7 @@ class BlockingTransport(Transport):
 
     def __init__(self, address: Address, on_note: Callable[[str], None] | None) -> None:
         super().__init__(address, on_note)
-        # One pool, also when several threads send their first request at once.
+        # Protects the creation of the pool, as several threads may send their first request at the same time.
         self._opening = threading.Lock()
 
     async def sleep(self, seconds: float) -> None:
@@ -208,7 +208,7 @@ class AsyncTransport(Transport):
     _pool: "httpx2.AsyncClient | None" = None
 
     async def sleep(self, seconds: float) -> None:
-        import asyncio  # Imported here because the blocking client has no use for it.
+        import asyncio  # Imported here because the blocking client does not need it.
 
         await asyncio.sleep(seconds)
 
@@ -243,12 +243,13 @@ class AsyncTransport(Transport):
 
 
 class ConnectedVerbs(Verbs[Way]):
-    """A scheduler over HTTP. Without arguments: NEXTSLOT_URL, NEXTSLOT_API_KEY, NEXTSLOT_CA, else this machine.
+    """A scheduler over HTTP. Arguments that are not given come from NEXTSLOT_URL, NEXTSLOT_API_KEY and NEXTSLOT_CA;
+    without these, the address is this machine.
 
-    `on_note` gets what the server remarks about a submission, such as that no language model answers.
+    `on_note` gets the server's remarks about a submission, such as that no language model answers.
     """
 
-    # Makes the transport; a subclass has that of its way.
+    # Makes the transport; each subclass has its own.
     TRANSPORT: ClassVar[Any]
 
     def __init__(

@@ -1,8 +1,8 @@
 """The values that the client returns, with the names of the API, read from JSON by their declarations.
 
-A value that the scheduler has too is declared in `nextslot.domain`; here it gets what the server computes. A field that
-an older server does not send is None; `json` is the whole answer, with what a newer server sends besides. A status or
-kind that this library does not know stays text.
+A value that the scheduler has too is declared in `nextslot.domain`; this module adds the fields that the server
+computes. A field that an older server does not send is None. `json` is the whole answer, including fields that only a
+newer server sends. A status or kind that this library does not know stays text.
 """
 
 import functools
@@ -37,7 +37,7 @@ def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
 
 
 def _reader(kind: Any, is_optional: bool = True) -> Callable[[Any], Any]:
-    """Returns the function that reads a value of a declared type; None stays None, or is () for a required tuple."""
+    """Returns the function that reads a value of a declared type. It keeps None, or returns () for a required tuple."""
     if (item := item_of(kind)) is not None:
         read = _reader(item)
         none = None if is_optional else ()
@@ -55,7 +55,7 @@ def _reader(kind: Any, is_optional: bool = True) -> Callable[[Any], Any]:
 
 
 def _part(kind: Any, json: Json) -> Any:
-    """Makes a value inside another from the fields that the server sends."""
+    """Makes a nested value from the fields that the server sends."""
     return kind(**{name: read(json[name]) for name, read in _readers(kind).items() if name in json})
 
 
@@ -69,7 +69,7 @@ class Page(Generic[T]):
 
 
 class Job(ClientValue, domain.JobFields[datetime]):
-    """A job, and its place in its chain, from 1."""
+    """A job, and its attempt number in its chain, from 1."""
 
     status: str
     attempt: int
@@ -165,7 +165,7 @@ class DryRun(Why):
 
 
 class Cancelled(ClientValue):
-    """How many jobs were cancelled, asked to stop, or left to finish."""
+    """How many jobs were cancelled, requested to stop, or left to finish."""
 
     cancelled: int
     stopping: int
@@ -221,7 +221,7 @@ class Direct(ClientValue, domain.DirectFields[datetime]):
 
 @dataclass(frozen=True)
 class Update:
-    """An update for a direct caller: `place`, `started`, `progress`, `output`, and last `result` (with `direct`)."""
+    """An update for a direct caller: `place`, `started`, `progress`, `output`, and `result` (with `direct`) last."""
 
     kind: str
     data: Json
@@ -237,7 +237,7 @@ class GroupDetail(Group):
 
 
 class GroupCancelled(Group):
-    """A cancelled group, with the running members that were asked to stop or left to finish."""
+    """A cancelled group, with the running members that were requested to stop or left to finish."""
 
     stopping: tuple[str, ...]
     finishing: tuple[str, ...]
@@ -264,11 +264,11 @@ class Preview(ClientValue):
 
 
 class Occurrence(ClientValue, domain.Occurrence[datetime]):
-    """The outcome of a planned instant, or of several."""
+    """The outcome of one planned instant, or of several."""
 
 
 class Webhook(ClientValue, domain.Webhook[datetime]):
-    """A subscription; `secret` is there only when it is new."""
+    """A subscription; `secret` is present only when it is new."""
 
     secret: str | None
 
@@ -287,7 +287,7 @@ class Event(ClientValue, domain.Event[datetime]):
 
 
 class Key(ClientValue, domain.KeyFields[datetime]):
-    """An API key. `key`, the text that its holder sends, is there only when it is new."""
+    """An API key. `key`, the text that its holder sends, is present only when it is new."""
 
     scopes: tuple[str, ...]
     key: str | None
@@ -298,15 +298,15 @@ class Node(ClientValue, domain.Node[datetime]):
 
 
 class Engine(ClientValue, placements.Engine):
-    """Where runs go that leave this machine, as the server sees it."""
+    """An engine as the server sees it: a system outside of nextslot on which runs can be placed."""
 
 
 class SeriesPoint(ClientValue, domain.SeriesPoint[datetime]):
-    """What ended in one step of a series."""
+    """The work that ended in one step of a series."""
 
 
 class Series(ClientValue):
-    """Points without a gap, the oldest first; what ended before `counted_from` is not counted."""
+    """Points without gaps, oldest first; work that ended before `counted_from` does not count."""
 
     step: int
     counted_from: datetime | None
@@ -318,7 +318,7 @@ class Failure(ClientValue, domain.Failure[datetime]):
 
 
 class Failures(ClientValue):
-    """Failures, the last seen first; `buckets` of each has its counts by parts of the range."""
+    """Failures, the last seen first; the `buckets` of each contain its counts by parts of the range."""
 
     items: tuple[Failure, ...]
     next_cursor: str | None

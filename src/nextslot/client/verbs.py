@@ -80,7 +80,7 @@ class Verbs(JobVerbs[Way]):
 
     @verb
     def checkpoint(self, run_id: str, value: Any) -> Operation[Checkpoint]:
-        """Stores what a run leaves for the next attempt of its chain."""
+        """Stores the checkpoint of a run for the next attempt of its chain."""
         return self._ask(put(f"/api/job-runs/{part(run_id)}/checkpoint", {"value": value}), Checkpoint.read)
 
     @verb
@@ -93,7 +93,7 @@ class Verbs(JobVerbs[Way]):
         on_deadline: str | None = None,
         answered_by: Sequence[str] | None = None,
     ) -> Operation[Run]:
-        """Lets a run end with the kind `parked`: its chain goes on when the signal has come."""
+        """Stores that a run will end with the kind `parked`; its chain continues after the signal."""
         names = None if answered_by is None else list(answered_by)
         more = given(question=question, deadline_seconds=deadline_seconds, on_deadline=on_deadline, answered_by=names)
         return self._ask(post(f"/api/job-runs/{part(run_id)}/park", {"name": name, **more}), Run.read)
@@ -104,7 +104,7 @@ class Verbs(JobVerbs[Way]):
         return self._log(f"/api/job-runs/{part(run_id)}/log", tail)
 
     async def _log(self, path: str, tail: int | None, **query: str | None) -> str:
-        """Reads a log part by part; the server says where the next part begins."""
+        """Reads a log part by part; each answer says where the next part begins."""
         pieces: list[bytes] = []
         offset = 0
         while True:
@@ -160,7 +160,7 @@ class Verbs(JobVerbs[Way]):
         webhook: Json | None = None,
         idempotency_key: str | None = None,
     ) -> Operation[GroupDetail]:
-        """Submits the group of a template; `params` and `priority` go to every job of it."""
+        """Submits the group of a template; `params` and `priority` apply to every job of the group."""
         options = given(params=params, priority=priority, name=name, office_id=office_id, webhook=webhook)
         body = {"template_id": template_id, **options}
         return self._ask(create("/api/job-groups", body, idempotency_key), GroupDetail.read)
@@ -205,16 +205,17 @@ class Verbs(JobVerbs[Way]):
     def stream_direct(
         self, job_type: str, params: Json | None = None, **options: Unpack[DirectOptions]
     ) -> StreamOperation[Update]:
-        """Does what `run_direct` does, and yields the place, progress and output as they come, and last the result.
+        """Does what `run_direct` does, but yields place, progress and output as they come, and the result last.
 
-        Closing it disconnects: that gives up the place, or cancels the work unless `detach`.
+        Closing the stream disconnects the caller: the server gives up the place, or cancels the work unless `detach` is
+        set.
         """
         request = streams.stream_of(_direct(job_type, params, options))
         return streams.heard_once(self._transport, self._retries, request, _update)
 
     @verb
     def direct(self, direct_id: str, office_id: str | None = None) -> Operation[Direct]:
-        """Returns a direct execution; `office_id` is the office in which its id was chosen."""
+        """Returns a direct execution; an id that a caller chose needs the `office_id` of that caller."""
         return self._ask(get(f"/api/direct/{part(direct_id)}", {"office_id": office_id}), Direct.read)
 
     @verb
@@ -282,7 +283,7 @@ class Verbs(JobVerbs[Way]):
 
     @verb
     def reload(self) -> Operation[Json]:
-        """Lets the server read its configuration again; an invalid one changes nothing."""
+        """Lets the server read its configuration again; an invalid configuration changes nothing."""
         return self._ask(post("/api/config/reload"), lambda json: json)
 
 
@@ -303,6 +304,6 @@ def _event(message: Message) -> Event | None:
 def _log_text(message: Message) -> str | End | None:
     data = message.json()
     if message.event == "end":
-        # A server that stops ends the stream too early: the client continues it from there.
+        # A stopping server ends the stream too early; the client continues it from the last position.
         return End() if data["ended"] else None
     return str(data["text"])

@@ -1,6 +1,5 @@
-"""The configuration of a server: `settings` declares it, `loading` reads it, `scheduler_from_config` makes a scheduler
-of it.
-"""
+"""The configuration of a server: `settings` declares it, `loading` reads it, and `scheduler_from_config` creates a
+scheduler from it."""
 
 from .loading import Configuration, Effective, load
 from .settings import Settings

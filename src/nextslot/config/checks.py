@@ -1,4 +1,4 @@
-"""Describes the problems of a configuration in sentences. `loading` calls it and adds where each value was written."""
+"""Describes the problems of a configuration in sentences. `loading` calls it and adds the place of each value."""
 
 import difflib
 import sys
@@ -60,7 +60,7 @@ def _suggestion(path: tuple[str, ...]) -> str:
 
 
 def _names_at(path: tuple[str, ...]) -> list[str]:
-    """Returns the names of the settings of the table at a path."""
+    """Returns the names of the settings in the table at a path."""
     section: type[Section] | None = settings_class()
     is_name_next = False
     for part in path:
@@ -73,13 +73,13 @@ def _names_at(path: tuple[str, ...]) -> list[str]:
 
 
 def table_problems(values: Mapping[str, Any], data: Path) -> Iterator[Found]:
-    """Checks job types, offices and the tables of extensions beyond what the declarations can express.
+    """Checks job types, offices and the tables of extensions for what the declarations cannot express.
 
-    Skips a table whose form is wrong, because that has been reported already.
+    Skips a table of a wrong form, because the declarations have reported it already.
     """
     for name, table in _tables(values, "job_types"):
         if "handler" in table and str(data) not in sys.path:
-            sys.path.append(str(data))  # Find modules beside the configuration, after the installed ones.
+            sys.path.append(str(data))  # Lets imports find modules beside the configuration, after installed modules.
         yield from _problems(("job_types", name), lambda t=table: check_job_type(t, data))
     for name, table in _tables(values, "templates"):
         yield from _unknown(("templates", name), table, TEMPLATE)

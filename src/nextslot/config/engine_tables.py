@@ -1,4 +1,4 @@
-"""Makes engines of the tables `[engines.NAME]`, and finds what is wrong with them and with what names them."""
+"""Makes engines from the tables `[engines.NAME]`, and checks these tables and the tables that name an engine."""
 
 import re
 import sys
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def kinds(disabled: Sequence[str] = ()) -> dict[str, EngineKind]:
-    """Returns the kinds of engines there are: `local`, and those of extensions that are not disabled."""
+    """Returns the available kinds of engines: `local`, and the kinds of extensions that are not disabled."""
     found = {LOCAL: local_engine.KIND}
     for one in extension_api.find_all():
         if one.name not in disabled:
@@ -29,7 +29,7 @@ def kinds(disabled: Sequence[str] = ()) -> dict[str, EngineKind]:
 
 
 def add_engines(engines: Engines, tables: Mapping[str, EngineTable], data: Path, disabled: Sequence[str] = ()) -> None:
-    """Makes every engine of a configuration that was checked."""
+    """Adds every engine of a configuration that has been checked."""
     there = kinds(disabled) if tables else {}
     for name, table in tables.items():
         kind = there[table.kind]
@@ -50,12 +50,12 @@ def add_engines(engines: Engines, tables: Mapping[str, EngineTable], data: Path,
 
 
 def slots(tables: Mapping[str, EngineTable]) -> dict[str, int]:
-    """Returns the units of the resource that each engine is."""
+    """Returns, by engine, its number of slots: each engine counts as a resource with so many units."""
     return {name: table.slots for name, table in tables.items()}
 
 
 def engine_problems(values: Mapping[str, Any]) -> Iterator[Found]:
-    """Checks the tables of engines, and the tables that name an engine, beyond the types of their fields."""
+    """Checks the tables of engines, and the tables that name an engine, for what their types cannot express."""
     tables = _tables(values, "engines")
     disabled = (values.get("extensions") or {}).get("disabled", ()) if tables else ()
     there = kinds(disabled if isinstance(disabled, (list, tuple)) else ()) if tables else {}

@@ -1,4 +1,4 @@
-"""The declared settings as data: all values with their paths, and conversion from text. `loading` calls it."""
+"""Conversion of declared settings: all values with their paths, and values from text. `loading` calls it."""
 
 import tomllib
 import types
@@ -14,7 +14,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0"
 
 
 def leaves(section: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields every setting with its path; for offices and roles only those that are set."""
+    """Yields every setting with its path; of offices and roles, only the settings that are set."""
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, Section):
@@ -36,9 +36,8 @@ def _leaves_of_value(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[
 
 
 def from_text(path: tuple[str, ...], text: str) -> Any:
-    """Converts a variable's text to the type of the setting. Text that cannot be converted stays text, and is refused
-    later.
-    """
+    """Converts the text of a variable to the type of the setting. Returns text that cannot be converted as it is, so
+    that the validation refuses it."""
     kind = _plain(_annotation(path))
     if kind in (str, SecretStr) or typing.get_origin(kind) is Literal:
         return text
@@ -68,7 +67,7 @@ def _annotation(path: tuple[str, ...]) -> Any:
 
 
 def _plain(annotation: Any) -> Any:
-    """Returns an annotation without `None` and without constraints."""
+    """Returns an annotation without `None` and without its constraints."""
     if typing.get_origin(annotation) is typing.Annotated:
         return _plain(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -78,7 +77,7 @@ def _plain(annotation: Any) -> Any:
 
 
 def table_of(annotation: Any) -> tuple[type[Section] | None, bool]:
-    """Returns the section type of a field, and whether the field is a mapping of names to such sections."""
+    """Returns the section type of a field, and whether the field maps names to sections of this type."""
     kind = _plain(annotation)
     is_many = typing.get_origin(kind) is dict
     if is_many:

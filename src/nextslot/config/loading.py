@@ -27,7 +27,7 @@ DEFAULT = "default"
 COMMAND_LINE = "command line"
 MASK = "********"
 _SQLITE = "sqlite:///"
-# Shorter texts are not treated as secrets: masking them would garble messages.
+# Shorter texts do not count as secrets: masking them would garble messages.
 _SHORTEST_SECRET = 8
 
 Path_ = tuple[str, ...]
@@ -35,7 +35,7 @@ Path_ = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """A setting: its value, masked if it is a secret, and where it came from."""
+    """A setting: its value, masked if it is a secret, and its origin."""
 
     name: str
     value: Any
@@ -44,23 +44,23 @@ class Effective:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings, the origin of each, and the data directory that they are for."""
+    """The settings, the origin of each, and their data directory."""
 
     settings: Settings
     data: Path
     file: Path | None
     origins: Mapping[Path_, str]
-    # The sources besides the file, needed to read the configuration again.
+    # The sources besides the file, with which `read_again` reads the configuration.
     environment: Mapping[str, str] | None = field(default=None, repr=False)
     overrides: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def read_again(self) -> "Configuration":
-        """Reads the same sources again. A file that has disappeared since is an error."""
+        """Reads the same sources again. Raises if the file has disappeared."""
         return load(self.data, self.file, self.environment, self.overrides)
 
     @property
     def store_url(self) -> str:
-        """Returns the database address. A relative file is resolved in the data directory."""
+        """Returns the database address. Resolves a relative file in the data directory."""
         url = self.settings.store.url
         if not url.startswith(_SQLITE):
             return url
@@ -74,7 +74,7 @@ class Configuration:
         ]
 
     def warnings(self) -> list[str]:
-        """Returns a sentence for each variable that has no effect and is nearly the name of a setting."""
+        """Returns a sentence for each variable that has no effect and whose name is close to that of a setting."""
         settings = {"_".join(path).upper(): PREFIX + "__".join(path).upper() for path, _ in self.leaves()}
         given = os.environ if self.environment is None else self.environment
         names = [name for name in sorted(given) if name.startswith(PREFIX) and "__" not in name]
@@ -86,7 +86,7 @@ class Configuration:
         ]
 
     def command_warnings(self) -> list[str]:
-        """Returns a sentence for each command that a parameter could give an option, such as `["ls", "{path}"]`."""
+        """Returns a sentence for each command to which a parameter could add an option, such as `["ls", "{path}"]`."""
         commands = {
             path[1]: value for path, value in self.leaves() if path[0] == "job_types" and path[2:] == ("command",)
         }
@@ -98,7 +98,7 @@ class Configuration:
         ]
 
     def leaves(self) -> Iterator[tuple[Path_, Any]]:
-        """Yields every setting with its path and its real value."""
+        """Yields every setting with its path and its unmasked value."""
         return fields.leaves(self.settings)
 
     def secrets(self) -> list[str]:
@@ -108,7 +108,7 @@ class Configuration:
 
 
 def _open_words(command: object) -> Iterator[str]:
-    """Yields the placeholders of parameters that follow neither `--` nor an option whose value they are."""
+    """Yields the placeholders of parameters that neither follow `--` nor are the value of an option before them."""
     words = [str(word) for word in command] if isinstance(command, (list, tuple)) else []
     free = words[: words.index("--")] if "--" in words else words
     for before, word in pairwise(free):
@@ -116,7 +116,7 @@ def _open_words(command: object) -> Iterator[str]:
             yield word
 
 
-# Not `{inputs.NAME.path}`, which is a path of ours.
+# Does not match `{inputs.NAME.path}`, a path that nextslot chooses.
 _PARAMETER = re.compile(r"\{[^{}.]+\}")
 
 
@@ -126,10 +126,10 @@ def load(
     environment: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Configuration:
-    """Reads the configuration for a data directory; `overrides` come from the command line, by names such as
+    """Reads the configuration of a data directory. `overrides` come from the command line, by names such as
     `server.port`.
 
-    Without a file, `nextslot.toml` in that directory is read if it exists.
+    Without `file`, reads `nextslot.toml` in that directory if the file exists.
     """
     data = Path(data).absolute()
     path = Path(file) if file is not None else data / FILE
@@ -144,7 +144,7 @@ def load(
 
 
 class _Merged:
-    """Nested values, of which later sources override earlier ones, and the origin of each."""
+    """Nested values, in which later sources override earlier ones, with the origin of each value."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -168,9 +168,8 @@ class _Merged:
                 self._put(tuple(name.split(".")), value, COMMAND_LINE, f"{COMMAND_LINE}: {name}")
 
     def places(self, path: Path_) -> list[str]:
-        """Returns where a setting was written, so that an error can name the file, variable or option. If it was not
-        written itself: where settings below it were, or its table.
-        """
+        """Returns where a setting was written, so that an error can name the file, variable or option. If the setting
+        itself was not written, returns the places of the settings below it, or of its table."""
         given = self._labels
         below = [label for one, label in given.items() if one[: len(path)] == path and len(one) > len(path)]
         if path in given:
@@ -182,7 +181,7 @@ class _Merged:
         return [f"{origin}: {'.'.join(path)}" for origin in around] or [".".join(path)]
 
     def _path_of(self, parts: list[str]) -> Path_:
-        """Returns the path that a variable's name means. Names from the file (a role, an office) match in any case."""
+        """Returns the path that the name of a variable stands for. Names of roles and offices match in any case."""
         path: list[str] = []
         here: Any = self.values
         for part in parts:
@@ -196,7 +195,7 @@ class _Merged:
         for part in path[:-1]:
             inner = here.setdefault(part, {})
             if not isinstance(inner, dict):
-                return  # A plain value stands where a table is needed; the check will report that.
+                return  # A plain value stands in the place of a table; the validation reports it.
             here = inner
         here[path[-1]] = value
         self.origins[path] = origin
@@ -236,7 +235,7 @@ def _checked(merged: _Merged, data: Path) -> Settings:
 
 
 def masked(path: Path_, value: Any) -> Any:
-    """Returns a value in a form that may be shown."""
+    """Returns a value with its secrets masked."""
     if isinstance(value, SecretStr) or (value is not None and "env" in path[:-1]):
         return MASK
     if isinstance(value, str):
@@ -265,7 +264,7 @@ def _password(text: str) -> str | None:
 
 
 def _secret_texts(path: Path_, value: Any) -> Iterator[str]:
-    """Yields a secret's texts: as given, and without its prefix."""
+    """Yields the texts of a secret: the whole value, and the value without its prefix."""
     if isinstance(value, SecretStr):
         yield value.get_secret_value()
         yield value.get_secret_value().removeprefix("whsec_")

@@ -1,7 +1,7 @@
 """Declares every setting of a server once: its type, its default, and a sentence that says what it does.
 
-`loading` reads files and the environment into these classes, `scheduler_from_config` makes a scheduler of them, and the
-tables in docs/configuration.md are generated from them.
+`loading` reads files and the environment into these classes, `scheduler_from_config` creates a scheduler from them, and
+`scripts/make_configuration_tables.py` writes the tables of docs/configuration.md from them.
 """
 
 import re
@@ -89,7 +89,7 @@ def _node_units(value: object) -> object:
     return value
 
 
-# A number of units, their names, or "nvml": the GPUs that NVIDIA's library finds when the server starts.
+# A number of units, a list of their names, or "nvml": the GPUs that NVIDIA's library reports when the server starts.
 NVML = "nvml"
 NodeUnits = Annotated[int | list[str] | str, BeforeValidator(_node_units)]
 WebhookSecret = Annotated[SecretStr, BeforeValidator(_secret), AfterValidator(_webhook_secret)]
@@ -210,7 +210,7 @@ class RateTable(Section):
         return self
 
     def rates(self) -> dict[RateUnit, Rate]:
-        """Returns the rates of the table, by what they count."""
+        """Returns the rates of the table, by the unit that they count."""
         given = {
             RateUnit.STARTS: (self.per_minute, self.burst),
             RateUnit.TOKENS: (self.tokens_per_minute, self.tokens_burst),
@@ -264,7 +264,7 @@ class LimitsTable(Section):
     @model_validator(mode="before")
     @classmethod
     def _resource_tables(cls, given: Any) -> Any:
-        """Takes the tables of resources apart: their units, and how long they go by affinity."""
+        """Splits the tables of resources into their units and their affinity waits."""
         resources = given.get("resources") if isinstance(given, dict) else None
         if not isinstance(resources, dict) or not any(isinstance(one, dict) for one in resources.values()):
             return given
@@ -341,7 +341,7 @@ class OfficeTable(Section):
     )
 
     def named(self) -> dict[str, Any]:
-        """Returns the settings that the file contains, in the form that the engine takes."""
+        """Returns the settings that the file contains, in the form that the engine uses."""
         values = {name: getattr(self, name) for name in self.model_fields_set}
         for name in ("timeout_seconds", "priority_aging_seconds"):
             if values.get(name) == 0:
@@ -452,13 +452,13 @@ class Settings(Section):
     store: StoreSettings = StoreSettings()
     limits: LimitsTable = LimitsTable()
     node: NodeSettings = NodeSettings()
-    # Job types have their own checks and messages, in executors/command_config.py.
+    # `executors/command_config.py` checks job types, with messages of its own.
     job_types: dict[str, dict[str, Any]] = Field(
         default={},
         description="A command, or a Python function as `handler`; see [commands](commands.md#settings).",
     )
     engines: dict[str, EngineTable] = {}
-    # Their fields are those of the requests that put them.
+    # Their fields are those of the requests that put templates.
     templates: dict[str, dict[str, Any]] = Field(
         default={},
         description="Templates that each start puts, by name; see [schedules](schedules.md#declared-in-code).",
@@ -484,8 +484,8 @@ class Settings(Section):
 
 @cache
 def settings_class() -> type[Settings]:
-    """Make the class of all settings: the core's tables, and those of every extension, disabled ones too."""
-    # `Any`: what extensions declare is known only when they are found.
+    """Makes the class of all settings: the core's tables, and those of every extension, disabled ones too."""
+    # `Any`: the settings of extensions are known only once the extensions are found.
     tables: Any = {name: declared for one in extension_api.find_all() for name, declared in one.settings().items()}
     found: type[Settings] = create_model("AllSettings", __base__=Settings, **tables)
     return found

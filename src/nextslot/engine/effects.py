@@ -1,9 +1,9 @@
-"""Effects: what a committed transaction causes, as values, and the interpreter that carries them out.
+"""Effects: values that say what must follow a commit, and the interpreter that carries them out.
 
-A work changes nothing outside its transaction; it adds the effects of its commit with `tx.cause`. After each commit the
-store calls `Interpreter` twice: on the committing thread, before the next transaction begins (updates of the engine's
-memory), and on the event loop, in the order of the commits (actions). A work that is rolled back has no effect.
-`scheduler/runtime.py` lists which component carries out which effect.
+A unit of work changes nothing outside its transaction; it adds the effects of its commit with `tx.cause`. After each
+commit, the store calls `Interpreter` twice: first on the committing thread, before the next transaction begins, for
+updates of the engine's memory; then on the event loop, in the order of the commits, for actions. A unit of work that is
+rolled back has no effect. `scheduler/runtime.py` lists which component carries out which effect.
 """
 
 import logging
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class WorkKind(StrEnum):
-    """What a claim runs: decides which row stores the outcome, and names the id in logs, metrics and traces."""
+    """The kind of work in a claim: decides which row stores the outcome, and names the id in logs and metrics."""
 
     JOB = "job"
     DIRECT = "direct"
 
 
 class Claim(NamedTuple):
-    """A job or direct execution that has just been started: what the executor needs to run it and to end it."""
+    """A job or direct execution that has just started, with what the executor needs to run it and to end it."""
 
     kind: WorkKind
     run_id: str
@@ -46,26 +46,26 @@ class Claim(NamedTuple):
     worker_id: str
     timeout_seconds: float | None
     stall_timeout_seconds: float | None = None
-    # Reads that the store may send ahead of the transaction that stores the outcome.
+    # Reads that the store may send together with the transaction that stores the outcome.
     reads_at_end: tuple[Read, ...] = ()
     title: str | None = None
     role: str | None = None
     task_id: str | None = None
     session_id: str | None = None
-    # Runs in a separate process, although its type does not ask for one.
+    # Whether a separate process runs this claim although its job type does not require one.
     is_isolated: bool = False
-    # The first job of its chain if that waited for others, whose results and artifacts are the inputs of this run.
+    # The first job of the chain if that job waited for others: their results and artifacts are the inputs of this run.
     waited: str | None = None
-    # By resource, the named devices that this run alone uses, and what its environment says about them.
+    # By resource, the named devices that only this run uses, and the environment variables that name the devices.
     devices: Devices = NO_DEVICES
     environment: Mapping[str, str] = NO_VARIABLES
-    # The first job of its chain if this is a later attempt, or one that waited for a signal: it gets the chain's last
-    # checkpoint, and the answers to its waits.
+    # The first job of the chain if this job is a later attempt, or waited for a signal: the run then gets the last
+    # checkpoint of the chain, and the answers to the chain's waits.
     continues: str | None = None
 
     @property
     def times(self) -> tuple[float | None, float | None]:
-        """Returns how long the run may take, and how long it may be silent."""
+        """Returns after how many seconds the run times out, and after how many without output or progress."""
         return self.timeout_seconds, self.stall_timeout_seconds
 
 
@@ -73,7 +73,7 @@ class Claim(NamedTuple):
 
 
 class SlotsChanged(NamedTuple):
-    """The slots of a node that runs have taken and freed, and the change in the units of its resources in use."""
+    """The slots of a node that this transaction has taken and freed, and how the used units of its resources change."""
 
     node: str
     taken: set[int]
@@ -82,24 +82,24 @@ class SlotsChanged(NamedTuple):
 
 
 class LanesLearned(NamedTuple):
-    """The lanes that this transaction has read or created; a lane never changes."""
+    """The lanes that this transaction has read or created, for the cache; a lane never changes."""
 
     by_id: dict[int, Lane]
     by_limits: dict[tuple[str, str | None, str, str], int]
 
 
 class LanesDeleted(NamedTuple):
-    """This transaction has deleted lanes: what is known of lanes is read again."""
+    """This transaction has deleted lanes, so the cache of lanes is emptied."""
 
 
 class MinuteBegun(NamedTuple):
-    """The minute whose beginning this transaction has stored: the depth of the queue, and the minutes before."""
+    """This transaction has stored the queue depth at the beginning of this minute and of the minutes before."""
 
     minute: int
 
 
 class SubscribersChanged(NamedTuple):
-    """All receivers of webhooks, as this transaction has stored them."""
+    """All receivers of webhooks, after this transaction."""
 
     listeners: "Listeners"
 
@@ -110,30 +110,30 @@ class WebhooksConfigured(NamedTuple):
 
 
 class SettingsChanged(NamedTuple):
-    """The settings of a configuration that was reloaded, as this transaction has stored them."""
+    """The reloaded settings that this transaction has stored."""
 
-    settings: Any  # Of `services/runtime_settings.py`, which the engine does not import.
+    settings: Any  # A class of `services/runtime_settings.py`, which the engine does not import.
 
 
 class ClockCounted(NamedTuple):
-    """The clock offset on which this node's stored due times are based."""
+    """The clock offset on which the stored due times of this node are based."""
 
     offset: int
     is_shared: bool
 
 
 class KeysMade(NamedTuple):
-    """A key exists: every caller needs one from now on."""
+    """This transaction has stored an API key: from now on, every caller needs one."""
 
 
 class QuotasChanged(NamedTuple):
-    """What admins grant to offices has changed."""
+    """This transaction has changed the quotas that admins grant to offices."""
 
     granted: Mapping[str, Quotas]
 
 
 class KeysEnded(NamedTuple):
-    """The server refuses a key, or one of its texts, from now on."""
+    """The server refuses this key, or one of its secrets, from now on."""
 
 
 class NodeJoined(NamedTuple):
@@ -141,13 +141,13 @@ class NodeJoined(NamedTuple):
 
 
 class RequestsLinked(NamedTuple):
-    """The spans of the requests that created these jobs, for the tracer."""
+    """The tracing spans of the requests that created these jobs."""
 
     links: Mapping[str, Any]
 
 
 class DueBy(NamedTuple):
-    """The earliest stored instant at which something is due, if there is one."""
+    """The earliest stored instant at which something is due; None if nothing is."""
 
     at: Instant | None
 
@@ -156,7 +156,7 @@ class DueBy(NamedTuple):
 
 
 class WakeBy(NamedTuple):
-    """This transaction has stored something that is due at this instant."""
+    """This transaction has stored something that is due at this instant, so the timer must wake by then."""
 
     at: Instant
 
@@ -166,7 +166,7 @@ class Launch(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A run is handed to its engine, or followed there. The token is None if another process has started it."""
+    """Hands a run to its engine, or follows it there. The token is None if another process has started the run."""
 
     claim: Claim
     placed: Placement
@@ -181,11 +181,11 @@ class Stop(NamedTuple):
 
 
 class LookAgain(NamedTuple):
-    """Jobs of an office may start here about which another node decided at the same time."""
+    """Starts another dispatch round for offices about which another node decided at the same time."""
 
 
 class RunEnded(NamedTuple):
-    """The outcome of a run is stored. `seconds` is the duration of a completed run."""
+    """This transaction has stored the outcome of a run. `seconds` is the duration of a completed run."""
 
     job_type: str
     seconds: float | None
@@ -209,7 +209,7 @@ class Deliver(NamedTuple):
 
 
 class DeliveriesDue(NamedTuple):
-    """All due jobs and timeouts are done, so the deliveries that are due can be sent."""
+    """The timer has done all due jobs and timeouts, so that due deliveries can be sent."""
 
 
 class DeliverySettled(NamedTuple):
@@ -217,7 +217,7 @@ class DeliverySettled(NamedTuple):
 
 
 class SendersRenewed(NamedTuple):
-    """The settings for sending webhooks have changed."""
+    """This transaction has changed the settings for sending webhooks."""
 
 
 class DirectStarted(NamedTuple):
@@ -225,7 +225,7 @@ class DirectStarted(NamedTuple):
 
 
 class DirectMoved(NamedTuple):
-    """The ids of the direct callers who wait in an office, in their order."""
+    """The ids of the waiting direct callers of an office, in their order."""
 
     waiting: Sequence[str]
 
@@ -238,17 +238,17 @@ class DirectEnded(NamedTuple):
 
 
 class ClockStepped(NamedTuple):
-    """The wall clock has stepped by so many microseconds, and stored due times were moved by the same amount."""
+    """The wall clock has stepped by so many microseconds; this transaction has moved the stored due times as far."""
 
     shift: int
 
 
-# Takes the fields of the effect, in their order.
+# A handler takes the fields of the effect, in their order.
 Handler = Callable[..., None]
 
 
 class Interpreter:
-    """Carries out each effect by the handler that its table names. `WakeBy` is in both tables."""
+    """Carries out each effect by the handler that one of two tables names. `WakeBy` is in both tables."""
 
     def __init__(self, updates: Mapping[type, Handler], actions: Mapping[type, Handler]) -> None:
         self._updates = updates
@@ -265,8 +265,8 @@ def _carry_out(handlers: Mapping[type, Handler], effects: Iterable[Any]) -> None
     for effect in effects:
         handler = handlers.get(type(effect))
         if handler is None:
-            continue  # The other table has it.
+            continue  # The other table has its handler.
         try:
             handler(*effect)
-        except Exception:  # One effect that fails must not stop the others, nor fail the caller.
+        except Exception:  # An effect that fails must not prevent the others, nor fail the caller.
             log.exception("the effect %s of a committed transaction failed", type(effect).__name__)

@@ -1,4 +1,4 @@
-"""EngineContext: what every component of the engine works with, wired once by `Runtime`."""
+"""EngineContext: the parts that every component of the engine uses, connected once by `Runtime`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from nextslot.system.randomness import Chance
 from nextslot.telemetry.meters import Meters
 from nextslot.telemetry.tracing import Tracer
 
-if TYPE_CHECKING:  # Other components in these modules have the context as an argument.
+if TYPE_CHECKING:  # Components in these modules take the context as an argument.
     from nextslot.engine.dispatch.limits_and_slots import Lanes, Workers
     from nextslot.engine.events.event_log import EventLog
     from nextslot.engine.execution.timeouts import Timer
@@ -38,21 +38,21 @@ class EngineContext:
     rollups: Rollups = field(default_factory=Rollups)
 
     def note_ready(self, tx: Tx, job: Job | Freed, now: Instant) -> None:
-        """Counts a queued job that became ready to start, and notes the event."""
+        """Counts a queued job that became ready, notes the event, and stores when the job gets its next aging step."""
         bound = job.bound if isinstance(job, Freed) else place_of(job).bound
         self.lanes.counters(tx).add_ready(job.lane_id, bound)
         self.events.note(tx, "job_ready", now, job.office_id, job.job_id)
         self.begin_aging(tx, job.office_id, [job.job_id], now)
 
     def note_freed(self, tx: Tx, job: Job | Freed, now: Instant) -> None:
-        """Notes a queued job that something no longer holds back, if it is ready or only its signal is left."""
+        """Handles a queued job of which one obstacle is gone: counts the job if it is ready, or asks for its signal."""
         if job.is_ready:
             self.note_ready(tx, job, now)
         elif job.is_asking:
             self.ask(tx, job.job_id, now)
 
     def ask(self, tx: Tx, job_id: str, now: Instant) -> None:
-        """Asks for the signal of a job that nothing else holds back; from now on its deadline counts."""
+        """Stores that a job now waits only for its signal, and its deadline; notes the event and the webhook."""
         job = jobs.get(tx, job_id)
         if job is None or job.await_signal is None or job.asked_at is not None:
             return
@@ -65,12 +65,12 @@ class EngineContext:
         self.webhooks.job_changed(tx, job_id, job.office_id, job.webhook is not None, ("job.awaiting_signal",), now)
 
     def begin_aging(self, tx: Tx, office_id: str, job_ids: Sequence[str], now: Instant) -> None:
-        """Stores when jobs that are ready from now on get their next step, if their office ages its jobs."""
+        """Stores when jobs that became ready now get their next aging step, if their office ages its jobs."""
         if (at := self.next_step(tx, office_id, now)) is not None:
             jobs.begin_aging(tx, job_ids, at)
             self.timer.note(tx, at)
 
     def next_step(self, tx: Tx, office_id: str, now: Instant) -> Instant | None:
-        """Returns when a job that is ready from now on gets its next step; None if its office does not age its jobs."""
+        """Returns when a job that becomes ready now gets its next aging step; None if its office does not age jobs."""
         seconds = self.lanes.counters(tx).office(office_id).aging_seconds
         return None if seconds is None else aging.next_step(now, seconds)

@@ -1,7 +1,7 @@
-"""Checkpoints as handlers and commands make them: checked, then handed to the scheduler, which stores them.
+"""Checkpoints of handlers and commands: checks each one and passes it to the scheduler, which stores it.
 
-A command writes one line of JSON for each to the descriptor `NEXTSLOT_CHECKPOINT_FD`, and may read one line from it as
-the answer: `ok` once the checkpoint is durable, else `error` and a sentence.
+A command writes one line of JSON for each checkpoint to the descriptor `NEXTSLOT_CHECKPOINT_FD`. It may read one line
+from the descriptor as the answer: `ok` once the checkpoint is durable, otherwise `error` and a sentence.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from nextslot.domain.request_checks import json_problems
 from nextslot.errors import Invalid, NextslotError
 
 MAX_CHECKPOINT_BYTES = 64 * 1024
-# The descriptor of the channel in a command, and the variables that name it and the file with the last checkpoint.
+# The descriptor of the channel in a command; its variable, and that of the file with the last checkpoint.
 CHANNEL_FD = 3
 FD_VARIABLE, FILE_VARIABLE = "NEXTSLOT_CHECKPOINT_FD", "NEXTSLOT_CHECKPOINT"
 _TOO_LONG = f"a line is longer than {MAX_CHECKPOINT_BYTES:,} bytes; write larger data to an artifact and its name here"
 
 
 class Kept:
-    """The answer to a checkpoint that is durable already; it may be awaited."""
+    """The answer to a checkpoint that is durable already; a handler may await it."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return
@@ -33,7 +33,7 @@ KEPT = Kept()
 
 
 def checked(value: Json) -> str:
-    """Returns a checkpoint as JSON text; raises Invalid if it is no JSON or too large."""
+    """Returns a checkpoint as JSON text; raises Invalid if the value is not JSON or is too large."""
     problem = next(json_problems("checkpoint", {"": value}), None)
     if problem is not None:
         raise Invalid(f"cannot be stored as JSON: {problem.problem}", field="checkpoint")
@@ -48,13 +48,13 @@ def checked(value: Json) -> str:
 
 
 class CheckpointLines:
-    """Reads the lines of a command's channel, and answers each. A line without its end is dropped: it may be torn."""
+    """Reads the lines of a command's channel, and answers each. Drops an incomplete last line."""
 
     def __init__(self, keep: Callable[[str], "asyncio.Future[None]"]) -> None:
         self._keep = keep
         self._unfinished = b""
         self._is_too_long = False
-        # Set when the command is started: sends an answer, if the command reads any.
+        # A function that sends an answer to the command; set when a command that reads answers has started.
         self.answer: Callable[[bytes], None] = lambda line: None
 
     def write(self, data: bytes) -> None:

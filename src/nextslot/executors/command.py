@@ -48,7 +48,7 @@ PLACEHOLDER = re.compile(r"\{([^\W\d][\w.-]*)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandType:
-    """A command as configured. An element `{name}` of `command` is replaced by that parameter."""
+    """A command as configured. Each element `{name}` of `command` stands for the parameter of this name."""
 
     command: tuple[str, ...]
     cwd: Path | None = None
@@ -63,10 +63,10 @@ class CommandType:
     log_cap_bytes: int | None = None
     retry_policy: Mapping[str, Any] | None = None
     sandbox: Sandbox | None = None
-    # Finds in the end of the output of a command that failed when a used-up quota is renewed, and which resource it is.
+    # Finds, in the output of a command that failed because of a used-up quota, its renewal time and its resource.
     quota_pattern: str | None = None
     quota_resource: str | None = None
-    # The engine that runs it, and its options there; None: this node does, under a guardian.
+    # The engine that runs the command, and the options of the engine; None if this node runs it under a guardian.
     engine: str | None = None
     engine_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -77,8 +77,8 @@ class CommandType:
         return [name for name in found if not inputs.is_input(name)]
 
     def argv(self, params: Mapping[str, Any], given: Inputs = NO_INPUTS) -> tuple[str, ...]:
-        """Returns the command's arguments. Each placeholder becomes exactly one: text unchanged, anything else as
-        JSON; of an input the directory of its artifacts."""
+        """Returns the command's arguments. Each placeholder becomes exactly one argument: text unchanged, other values
+        as JSON, and an input as the directory of its artifacts."""
 
         def value(name: str) -> str:
             return inputs.argument(name, given) if inputs.is_input(name) else _argument(params[name])
@@ -115,8 +115,7 @@ class CommandType:
         return found
 
     def outcome(self, end: End, last_line: str) -> Outcome:
-        """Converts the command's exit code into an outcome; `last_line` of its output becomes the reason or the
-        error."""
+        """Converts the command's exit code into an outcome; `last_line` of its output becomes the reason or error."""
         meaning = self.exit_codes.get(end.exit_code)
         if meaning is None:
             meaning = {0: COMPLETED, SKIP_CODE: SKIPPED}.get(end.exit_code, FailureKind.ERROR)
@@ -156,7 +155,7 @@ class CommandHandler:
         return self._command.grace_seconds
 
     async def __call__(self, run: RunContext, /, **params: Any) -> Outcome:
-        """Runs the command. Returns only when no process of its tree is left, also after a cancel."""
+        """Runs the command. Returns, also after a cancel, only when no process of its tree is left."""
         if self._command.engine is not None:
             return _not_here(self._command, params)
         run.log_cap = self._command.log_cap_bytes
@@ -169,7 +168,7 @@ class CommandHandler:
             process = await start_command(self._command, start, run, self._guardians, output)
             end = await until_ended(process, run, self.grace_seconds)
         with suppress(OSError):
-            run.artifacts.rmdir()  # The command left no artifact.
+            run.artifacts.rmdir()  # Succeeds only if the command left no artifact.
         outcome = self._refused(end) if end.refused else broken(end) or self._ended(end, output)
         return with_process(outcome, process, end)
 
@@ -211,7 +210,7 @@ class CommandHandler:
 
 
 def _not_here(command: CommandType, params: Mapping[str, Any]) -> Outcome:
-    """Refuses to run here what its engine runs: a direct request, or a job whose command cannot be made."""
+    """Returns the failure of work that only the engine can run: a direct request, or a job with an invalid command."""
     why = "a direct caller cannot wait for it; create a job"
     try:
         command.argv(params)
@@ -239,7 +238,7 @@ async def start_command(
 
 
 async def until_ended(process: Process, run: RunContext, grace_seconds: float) -> End:
-    """Waits for the end of the tree. The first cancel stops it with grace; a second cancel kills it at once."""
+    """Waits for the end of the tree. The first cancel stops the tree with grace; a second cancel kills it at once."""
     cancelled: asyncio.CancelledError | None = None
     end: End | None = None
     while end is None:
@@ -263,7 +262,7 @@ async def _ended(process: Process, run: RunContext) -> End:
         try:
             await asyncio.to_thread(end_survivors, [run.run_id])
             is_over = True
-        except Unavailable as error:  # Wait on: a retry must not start while a process of this run is still alive.
+        except Unavailable as error:  # Keep waiting: a retry must not start while a process of this run lives.
             log.error("run %s cannot end yet: %s", run.run_id, error)
     return end
 
@@ -284,8 +283,8 @@ def with_process(outcome: Outcome, process: Process, end: End) -> Outcome:
 
 
 def environment(command: CommandType, run: RunContext, told: Mapping[str, str]) -> dict[str, str]:
-    """Returns the command's environment: a few inherited variables, the configured ones, the ids of the run, where it
-    writes checkpoints, and the files with its inputs and its last checkpoint, if it has any."""
+    """Returns the command's environment: a few inherited variables, the configured ones, the ids of the run, the
+    descriptor for checkpoints, and the files with the inputs and the last checkpoint, if there are any."""
     return {
         **_inherited(command.pass_env),
         **command.env,
@@ -328,7 +327,7 @@ def register_command(job_types: JobTypes, name: str, command: CommandType, guard
 
 
 def check_sandbox(command: CommandType, guardians: Guardians) -> None:
-    """Raises Invalid if this machine cannot make the command's sandbox, or cannot hold its limits."""
+    """Raises Invalid if this machine cannot create the command's sandbox, or cannot enforce its limits."""
     if command.sandbox is None:
         return
     command.sandbox.try_out()

@@ -45,7 +45,7 @@ def command_type(table: Mapping[str, Any], base_dir: Path) -> CommandType:
     options["resources"] = resource_units(table.get("resources"))
     options["engine_options"] = dict(table.get("engine_options") or {})
     options["exit_codes"] = {int(code): str(meaning) for code, meaning in table.get("exit_codes", {}).items()}
-    # Only checks it. The office's policy fills in what is absent.
+    # This call only checks the policy; the office's policy supplies missing fields.
     retry_policy(table.get("retry_policy"), RetryPolicy())
     options["params_schema"] = _schema(table.get("params_schema"), base_dir)
     if table.get("sandbox") is not None:
@@ -110,7 +110,7 @@ def _problems(table: object) -> Iterator[Problem]:
 
 
 def _engine_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
-    """Checks what can be said without the engine; `config/checks.py` knows that."""
+    """Checks what does not depend on the engine; `config/checks.py` checks the rest."""
     engine = table.get("engine")
     if engine is None:
         if table.get("engine_options"):

@@ -8,7 +8,7 @@ from .run_context import RunContext
 # How much of an unfinished line is kept, and how much of the last line is shown.
 LONGEST_LINE = 4096
 LONGEST_SHOWN = 1000
-# The bytes at the end of the output that are searched for why a command failed.
+# How many bytes at the end of the output are searched for the reason of a failure.
 LONGEST_TAIL = 16 * 1024
 
 _PROGRESS = re.compile(rb"^::progress[ \t]+([0-9.eE+-]{1,32})(?:[ \t]+([^\r\n]{0,1000}))?[^\n]*$", re.MULTILINE)
@@ -40,7 +40,7 @@ class Output:
 
     @property
     def tail(self) -> str:
-        """Returns the end of the output, in which the reason of a failure is searched."""
+        """Returns the end of the output, which is searched for the reason of a failure."""
         return self._tail.decode("utf-8", "replace")
 
     def _read(self, lines: bytes) -> None:

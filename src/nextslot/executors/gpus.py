@@ -1,6 +1,7 @@
-"""GPUs of this machine, as NVIDIA's management library (NVML) shows them: their ids, and who computes on them.
+"""GPUs of this machine, as NVIDIA's management library (NVML) reports them: their ids, and the processes on them.
 
-Needs the extra `gpu`. `GpuWatch` notices processes of others on a card, so that no run gets that card meanwhile.
+Needs the extra `gpu`. `GpuWatch` notices processes of other programs on a card, so that no run gets that card
+meanwhile.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from .threads import Threads
 
 log = logging.getLogger(__name__)
 
-# How often the processes on the cards are read. NVML sends no notice when one begins or ends.
+# How often `GpuWatch` reads the processes on the cards. NVML does not report when a process begins or ends.
 SECONDS_BETWEEN = 10.0
 _NOT_INSTALLED = 'GPUs are found by NVML, which needs the extra: pip install "nextslot[gpu]"; or name them: ["0", "1"]'
 
@@ -64,7 +65,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
 
 
 class GpuWatch:
-    """Reads who computes on the named GPUs of this node, as long as the scheduler runs."""
+    """Reads which processes compute on the named GPUs of this node, as long as the scheduler runs."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class GpuWatch:
         runs: Callable[[], Collection[str]],
         find: Callable[[], Sequence[Gpu]] = find_gpus,
     ) -> None:
-        """`runs` returns the ids of the runs of this process, whose processes are not those of others."""
+        """Takes `runs`, which returns the ids of the runs of this process: their processes do not count as others'."""
         self._names = {(resource, name) for resource, named in names.items() for name in named}
         self._clock = clock
         self._threads = threads
@@ -83,7 +84,7 @@ class GpuWatch:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, changed: Callable[[Mapping[tuple[str, str], str]], Awaitable[None]]) -> None:
-        """Reads the cards now, and then again and again. Calls `changed` with the cards that others use."""
+        """Reads the cards now and then at intervals. Calls `changed` with the cards that other programs use."""
         found = await self._threads.run(self._try_to_read)
         if isinstance(found, Exception):
             log.info("processes of others on named devices are not noticed: %s", found)
@@ -111,11 +112,11 @@ class GpuWatch:
     def _try_to_read(self) -> dict[tuple[str, str], str] | Exception:
         try:
             return self.read()
-        except Exception as error:  # Whatever a driver that is being reloaded raises: the scheduler goes on.
+        except Exception as error:  # A driver that is being reloaded may raise anything: the scheduler goes on.
             return error
 
     def read(self) -> dict[tuple[str, str], str]:
-        """Returns the named devices on which processes of others compute, each with these processes in words."""
+        """Returns the named devices on which other programs compute, each with a description of their processes."""
         marks, own = Marks(self._runs()), os.getpid()
         found = {}
         for gpu in self._find():

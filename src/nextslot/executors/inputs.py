@@ -1,7 +1,7 @@
-"""The inputs of a run: results and artifacts of the jobs that its job has waited for. Handlers and commands get them.
+"""The inputs of a run: results and artifacts of the prerequisites of its job, for handlers and commands.
 
-A prerequisite succeeds once, and what its run has stored does not change afterwards. So inputs are the same whenever
-they are read after the start of a job, also by its retries.
+A prerequisite succeeds once, and what its run has stored does not change afterwards. So every read after the start of a
+job returns the same inputs, also for its retries.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from nextslot.errors import Invalid
 
 from .run_files import RunFiles
 
-# What a placeholder of an input begins with: `{inputs.NAME.path}`.
+# The prefix and the suffix of a placeholder for an input: `{inputs.NAME.path}`.
 PREFIX, SUFFIX = "inputs.", ".path"
 
 
 class Input(NamedTuple):
-    """What a prerequisite has made. `path` is the directory of its artifacts, on the machine that it ran on."""
+    """The result of a prerequisite. `path` is the directory of its artifacts, on the machine where it ran."""
 
     job_id: str
     run_id: str
@@ -37,12 +37,12 @@ class Input(NamedTuple):
         return {**about, "path": str(self.path), "artifacts": files}
 
 
-# By the name of the prerequisite; None: it was skipped.
+# Inputs by the name of the prerequisite; None if it was skipped.
 Inputs = Mapping[str, Input | None]
 
 
 def inputs_of(found: Mapping[str, Run], files: RunFiles) -> dict[str, Input | None]:
-    """Makes inputs of the runs by which prerequisites have succeeded."""
+    """Makes inputs from the runs by which the prerequisites have succeeded."""
     return {
         name: Input(run.job_id, run.run_id, run.result, run.artifacts, files.artifacts_root(run.run_id).absolute())
         if run.status is RunStatus.COMPLETED
@@ -56,7 +56,7 @@ def as_json(inputs: Inputs) -> bytes:
 
 
 def of_json(text: Mapping[str, Any]) -> dict[str, Input | None]:
-    """Reads what `as_json` has written."""
+    """Reads the text that `as_json` has written."""
 
     def read(one: Mapping[str, Any]) -> Input:
         path = Path(one["path"])

@@ -37,7 +37,7 @@ class _IsolatedRun(RunContext):
         self.devices = {resource: tuple(names) for resource, names in what["devices"].items()}
         self.last_checkpoint = what["checkpoint"]
         self.signals = what["signals"]
-        # The handler may be called in any thread, and several may store something.
+        # The channel needs a lock: the handler may use any thread, and several may store checkpoints.
         self._channel = socket.socket(fileno=CHANNEL_FD)
         self._answers = self._channel.makefile("rb")
         self._lock = threading.Lock()
@@ -108,7 +108,7 @@ def _imported(location: Mapping[str, str | None]) -> Callable[..., Any]:
     found: Any = module
     for part in (location["name"] or "").split("."):
         found = getattr(found, part)
-    return getattr(found, "function", found)  # type: ignore[no-any-return]  # A handle of a job type has it.
+    return getattr(found, "function", found)  # A handle of a job type has the attribute `function`.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Catalog: the job types of a scheduler, and every way to add one: a function, or a command."""
+"""Catalog: the job types of a scheduler, and every way to add a function or a command as a job type."""
 
 import importlib
 import tomllib
@@ -54,9 +54,8 @@ class Catalog(JobTypes):
     def add_command(
         self, name: str, command: Sequence[str], base_dir: Path | str | None = None, **options: Any
     ) -> JobType:
-        """Adds a program: an argv in which `{name}` is replaced by a parameter. The options are those of a
-        `[job_types.NAME]` table.
-        """
+        """Adds a command: an argv in which `{name}` stands for a parameter. The options are those of a
+        `[job_types.NAME]` table."""
         table = {"command": list(command), **options}
         return register_command(self, name, command_type(table, Path(base_dir or Path.cwd())), self.guardians)
 
@@ -112,7 +111,7 @@ def check_job_type(table: Mapping[str, Any], base_dir: Path) -> None:
         Catalog().add_table("checked", table, base_dir)
         return
     sandbox = command_type(table, base_dir).sandbox
-    if sandbox is not None:  # Whether the server may make cgroups, only the server knows.
+    if sandbox is not None:  # Only the server can tell whether it may create cgroups.
         sandbox.try_out()
 
 
@@ -131,7 +130,7 @@ def load_handler(name: str) -> Handler:
         if not hasattr(found, part):
             raise Invalid(f"{module_name!r} has no function {function!r}; correct the name", field="handler")
         found = getattr(found, part)
-    handler: Any = getattr(found, "function", found)  # A handle of a job type has it.
+    handler: Any = getattr(found, "function", found)  # A handle of a job type has the attribute `function`.
     if not callable(handler):
         raise Invalid(f"{name!r} is not callable; name a function", field="handler")
     return handler  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Job types: the handler of each type, the parameters it takes, the resources it needs."""
+"""Job types: the handler of each type, its parameters, and the resources that it needs."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -18,16 +18,16 @@ from .signatures import Handler, Signature, function_of, signature_of
 
 # Returns the resources that a job needs, in addition to those of its type, because of its parameters.
 InferResources = Callable[[Mapping[str, Any]], Mapping[str, int]]
-# Raises if jobs of this role cannot be run in this office; None: the office is not known yet.
+# Raises if no job of this role can run in this office; None if the office is not known yet.
 CheckRole = Callable[[str | None, Office | None], None]
 # Returns problems with parameters that fit the JSON Schema, for rules that a schema cannot express.
 Check = Callable[[Mapping[str, Any]], list[Problem]]
-# A sentence for callers about jobs with such parameters, or None.
+# Returns a sentence for callers about jobs with such parameters, or None.
 Note = Callable[[Mapping[str, Any]], Awaitable[str | None]]
 
 
 class JobTypeOptions(TypedDict, total=False):
-    """The options of a job type as `JobType` has them; type checkers read them through `Unpack`."""
+    """The options of a job type, named as in `JobType`; type checkers read them through `Unpack`."""
 
     timeout_seconds: float | None
     stall_timeout_seconds: float | None
@@ -45,7 +45,7 @@ class NewJobTypeOptions(JobTypeOptions, total=False):
 
     # A list of names means one unit each.
     resources: Mapping[str, int] | Sequence[str] | None
-    # None: it follows from the handler's signature.
+    # The JSON Schema of the parameters; None takes it from the handler's signature.
     params_schema: Mapping[str, Any] | None
 
 
@@ -63,27 +63,27 @@ class JobType:
     retry_policy: Mapping[str, Any] | None = None
     infer_resources: InferResources | None = None
     validator: jsonschema_rs.Validator = field(repr=False, compare=False)
-    # What the handler's annotations say beyond the schema; None: nothing.
+    # What the handler's annotations require beyond the schema; None if nothing.
     signature: Signature | None = field(default=None, repr=False, compare=False)
-    # How the handler is called; None: with the run and the parameters as they are.
+    # How the handler is called; None if it takes the run and the parameters as they are.
     called_as: Signature | None = field(default=None, repr=False, compare=False)
     check: Check | None = None
     check_role: CheckRole | None = None
-    # Whether each run of it is a session with an id of its own.
+    # Whether each run of the type is a session with an id of its own.
     has_session: bool = False
     note: Note | None = None
-    # How an engine runs it; None: nodes do.
+    # How an engine runs jobs of the type; None if nodes run them.
     placing: Placing | None = None
 
     def needs(self, params: Mapping[str, Any]) -> dict[str, int]:
-        """Returns the resources of a job with these parameters: those of the type, and those its parameters call
-        for."""
+        """Returns the resources of a job with these parameters: those of the type, and those that the parameters
+        require."""
         if self.infer_resources is None:
             return dict(self.resources)
         return {**self.resources, **resource_units(self.infer_resources(params))}
 
     def call(self, run: RunContext) -> Any:
-        """Calls the handler: an async one returns what has to be awaited."""
+        """Calls the handler. The result of an async handler must be awaited."""
         if self.called_as is None:
             return self.handler(run, **run.params)
         return self.called_as.call(self.handler, run)
@@ -97,7 +97,7 @@ class JobType:
         return list(map(_problem, self.validator.iter_errors(params)))
 
     def problems_so_far(self, params: Mapping[str, Any]) -> list[Problem]:
-        """Returns the problems with incomplete parameters, such as a template's: missing ones are no problem yet."""
+        """Returns the problems with incomplete parameters, such as those of a template: none for a missing one."""
         if self.signature is not None and (found := self.signature.problems(params, is_complete=False)):
             return found
         errors = [error for error in self.validator.iter_errors(params) if not _is_missing(error)]
@@ -119,10 +119,10 @@ class JobTypes:
     """The job types that this process can run, by name."""
 
     def __init__(self) -> None:
-        # Replaced, never changed in place: other threads read it during a configuration reload.
+        # Replaced as a whole and never changed in place: other threads read it during a configuration reload.
         self._types: Mapping[str, JobType] = {}
         self._gone: Mapping[str, JobType] = {}
-        # The timeout of jobs by their role; it applies to every job type.
+        # The timeout of jobs by their role, for every job type.
         self.role_timeouts: Mapping[str, float] = {}
         # The engines that job types can name.
         self.engines = Engines()
@@ -175,18 +175,17 @@ class JobTypes:
         return self._types.get(name) or self._gone[name]
 
     def runs_inside(self, name: str) -> bool:
-        """Returns whether the handlers of a type run inside the scheduler's process. A handler with its own process has
-        `grace_seconds`.
-        """
+        """Returns whether the handlers of a type run inside the scheduler's process. A type whose handlers run in a
+        process of their own has `grace_seconds`."""
         job_type = self._types.get(name)
         return job_type is not None and not hasattr(job_type.handler, "grace_seconds")
 
     def isolated(self, name: str) -> Handler | None:
-        """Returns a handler that runs the function of a type in a separate process, if there can be one."""
+        """Returns a handler that runs the function of a type in a separate process; None if that is not possible."""
         return None
 
     def placing(self, name: str) -> Placing | None:
-        """Returns how an engine runs jobs of a type, if one does."""
+        """Returns how an engine runs jobs of a type; None if nodes run them."""
         job_type = self._types.get(name)
         return None if job_type is None else job_type.placing
 
@@ -195,7 +194,7 @@ class JobTypes:
         return job_type is not None and job_type.has_session
 
     async def note(self, name: str, params: Mapping[str, Any]) -> str | None:
-        """Returns a sentence for callers who submit such a job or wait for one, or None."""
+        """Returns a sentence for callers who submit such a job or wait for one; None if there is nothing to say."""
         job_type = self._types.get(name)
         return None if job_type is None or job_type.note is None else await job_type.note(params)
 

@@ -1,6 +1,7 @@
-"""ObjectStore: the only code that knows obstore. It stores run files as objects: on S3, or in a shared directory.
+"""ObjectStore: stores run files as objects, on S3 or in a shared directory. Only this module imports obstore.
 
-Every call blocks; `shared_run_files` makes them, in a thread. Each error of the store is Unavailable, with a sentence.
+Every call blocks; `shared_run_files` makes the calls, in a thread. Each error of the store becomes Unavailable, with a
+sentence.
 """
 
 import importlib.util
@@ -18,9 +19,10 @@ from nextslot.system.instant import Instant
 from .run_log import make_private
 
 S3, DIRECTORY = "s3", "file"
-# How much of an object is in memory at once.
+# How many bytes of an object are in memory at once.
 CHUNK = 1024 * 1024
-# A store that does not answer must not hold up its caller for long: whoever calls tries again, and says so.
+# The timeouts of a request and of a connection: a store that does not answer must not delay its caller for long,
+# because the caller tries again and reports the problem.
 REQUEST, CONNECT = "60s", "5s"
 MOST_RETRIES = 2
 MOST_ERROR = 300
@@ -35,7 +37,7 @@ class Stored(NamedTuple):
 
 
 def url_problem(url: str) -> str | None:
-    """Returns what is wrong with the address of a store, in a sentence; None if nothing is."""
+    """Returns a sentence about what is wrong with the address of a store; None if the address is valid."""
     try:
         found = urlsplit(url)
     except ValueError:
@@ -53,11 +55,11 @@ def url_problem(url: str) -> str | None:
 
 class ObjectStore:
     def __init__(self, url: str, environment: Mapping[str, str] = os.environ) -> None:
-        """Opens the store at an address. Nothing is sent to it yet; a directory is created, for its owner only."""
+        """Opens the store at an address, without a request. Creates a missing directory, for its owner only."""
         problem = url_problem(url)
         if problem is not None:
             raise Invalid(f"the store of files {problem}", field="files.store")
-        # Only here: a server without a store of files does not need it.
+        # Imported here because a server without a store of files does not need obstore.
         import obstore
         from obstore.exceptions import BaseError
         from obstore.store import LocalStore, S3Store
@@ -77,7 +79,7 @@ class ObjectStore:
                 self._store = LocalStore(root, automatic_cleanup=True)
 
     def put(self, path: str, data: bytes | Path) -> None:
-        """Stores an object, whole or not at all; a large file is sent in parts."""
+        """Stores an object, whole or not at all; sends a large file in parts."""
         with self._translated(f"did not take {path}"):
             self._obstore.put(self._store, path, data)
 
@@ -98,7 +100,7 @@ class ObjectStore:
                 yield bytes(chunk)
 
     def list(self, prefix: str) -> Iterator[Stored]:
-        """Lists the objects below a prefix, which is a whole part of their paths."""
+        """Lists the objects below a prefix, which must be whole parts of their paths."""
         with self._translated("could not be listed"):
             for some in self._obstore.list(self._store, prefix, chunk_size=1000):
                 for one in some:
@@ -106,14 +108,14 @@ class ObjectStore:
                     yield Stored(one["path"], one["size"], Instant(round(at * 1_000_000)))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Deletes objects. Missing ones are no error."""
+        """Deletes objects; ignores missing ones."""
         found = list[str](paths)
         if not found:
             return
         try:
             with self._translated("could not delete objects"):
                 self._obstore.delete(self._store, found)
-        except FileNotFoundError:  # A directory tells of the first that is missing, and leaves the others.
+        except FileNotFoundError:  # A store in a directory stops at the first missing object, and leaves the others.
             for path in found:
                 self._delete_one(path)
 
@@ -140,7 +142,7 @@ def _endpoint(environment: Mapping[str, str]) -> str:
 
 
 def _make_root(root: Path) -> None:
-    """Creates the directory, for its owner only: the files of runs may be secrets of others (spec 18.14)."""
+    """Creates the directory, for its owner only: run files may contain secrets of other users (spec 18.14)."""
     try:
         make_private(root)
     except OSError as error:
@@ -151,6 +153,6 @@ def _make_root(root: Path) -> None:
 
 
 def _in_a_line(error: Exception) -> str:
-    """Returns what obstore says, without its debugging text and the markup of an answer."""
+    """Returns the message of an obstore error, without its debugging text and without markup of the answer."""
     said = str(error).partition("\n\nDebug source")[0]
     return " ".join(re.sub(r"<[^>]*>", " ", said).split())[:MOST_ERROR]

@@ -1,7 +1,7 @@
-"""When a used-up quota is renewed: read from the headers of a provider's answer, or from the output of a command.
+"""Reads when a used-up quota is renewed, from the headers of a provider's answer or from the output of a command.
 
-Providers write times in many forms: seconds, durations, dates, epochs, times of the day. What cannot be read is None,
-and the scheduler then tries again after growing pauses.
+Providers write times in many forms: seconds, durations, dates, epochs, times of day. A time that cannot be read becomes
+None, and the scheduler then tries again after growing pauses.
 """
 
 import importlib
@@ -15,15 +15,15 @@ from zoneinfo import ZoneInfo
 
 from nextslot.system.instant import Instant
 
-# The only parser of patterns that there is, and its words.
+# Python's own parser of patterns; there is no public one.
 parser: Any = importlib.import_module("re._parser")
 codes: Any = importlib.import_module("re._constants")
 
-# The last lines of an output that a pattern is tried on, and how much of each: so the time of a search is bounded.
+# How many last lines of an output a pattern is tried on, and how much of each: bounds for the time of a search.
 MOST_LINES = 20
 LONGEST_LINE = 300
 LONGEST_PATTERN = 300
-# A pattern may have so many parts of any length: each multiplies the time of a search by the length of a line.
+# How many parts of any length a pattern may have: each multiplies the time of a search by the length of a line.
 MOST_REPEATS = 2
 # A number above this is an epoch, in seconds; one above the second in milliseconds.
 _EPOCH, _EPOCH_MS = 1e9, 1e12
@@ -46,9 +46,8 @@ def wall_time() -> Instant:
 
 
 def seconds_of_headers(headers: Mapping[str, str], now: Instant) -> float | None:
-    """Returns the seconds until the quota is renewed. `retry-after` counts first. Of several resets the latest counts,
-    without those of which something remains.
-    """
+    """Returns the seconds until the quota is renewed. `retry-after` counts first. Of several resets, the latest counts;
+    resets of quotas with something left do not count."""
     known = {name.lower(): value for name, value in headers.items()}
     if (milliseconds := known.get("retry-after-ms")) is not None and (
         found := seconds_of(milliseconds, now)
@@ -71,7 +70,7 @@ def _remains(known: Mapping[str, str], name: str, match: re.Match[str]) -> bool:
 
 
 def seconds_of(text: str, now: Instant, zone: tzinfo | None = None) -> float | None:
-    """Reads seconds, a duration (`6m0s`), an epoch, a date (ISO 8601 or of HTTP), or the next time of day."""
+    """Reads seconds from a number, a duration (`6m0s`), an epoch, a date (ISO 8601 or HTTP), or a time of day."""
     text = text.strip()[:64]
     if re.fullmatch(r"\d{1,16}(\.\d{1,9})?", text):
         number = float(text)
@@ -129,7 +128,7 @@ def _date(text: str, now: Instant, zone: tzinfo | None) -> float | None:
 
 
 def pattern_problem(pattern: object) -> str | None:
-    """Returns what is wrong with a `quota_pattern`. A pattern whose search could take very long is refused."""
+    """Returns what is wrong with a `quota_pattern`, such as that a search could take very long."""
     if pattern is None:
         return None
     if not isinstance(pattern, str) or not 1 <= len(pattern) <= LONGEST_PATTERN:
@@ -151,7 +150,7 @@ def pattern_problem(pattern: object) -> str | None:
 
 
 def quota_in_output(pattern: str, tail: str, now: Instant) -> UsedUp | None:
-    """Finds the last line of an output that the pattern matches."""
+    """Returns what the last line of an output that the pattern matches says about a quota."""
     compiled = re.compile(pattern)
     for line in reversed(tail.splitlines()[-MOST_LINES:]):
         found = compiled.search(line[:LONGEST_LINE])
@@ -167,7 +166,7 @@ def quota_in_output(pattern: str, tail: str, now: Instant) -> UsedUp | None:
 def _zone(name: str | None) -> tzinfo | None:
     try:
         return None if name is None else ZoneInfo(name.strip())
-    except (ValueError, OSError, KeyError):  # No such zone: the time counts in the zone of this machine.
+    except (ValueError, OSError, KeyError):  # An unknown zone: the time counts in the zone of this machine.
         return None
 
 

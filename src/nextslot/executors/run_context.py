@@ -1,4 +1,4 @@
-"""The context of a run, which a handler receives; and what a handler returns or raises, as an outcome."""
+"""The context of a run, for its handler, and the conversion of what a handler returns or raises into an outcome."""
 
 import asyncio
 import logging
@@ -53,11 +53,11 @@ _WITH_JSON_FORM = (date, time, timedelta, Enum, UUID, Decimal, Path)
 
 
 class Skip(Exception):
-    """Raised by a handler if there was nothing to do, with the reason. The run ends SKIPPED."""
+    """Raised by a handler that had nothing to do, with the reason. The run ends SKIPPED."""
 
 
 class Fail(Exception):
-    """Raised by a handler if the work failed, with a failure kind."""
+    """Raised by a handler whose work failed, with a failure kind."""
 
     def __init__(self, message: str, kind: FailureKind | str = FailureKind.ERROR) -> None:
         super().__init__(message)
@@ -67,10 +67,10 @@ class Fail(Exception):
 class QuotaExceeded(Fail):
     """Raised by a handler if a provider has refused the work because a quota or a rate is used up.
 
-    The run ends FAILED with the kind `quota` and is retried at that time; no other job that needs the resource starts
-    before. `until` is an instant or a datetime with a time zone, `retry_after` a number of seconds; without both, the
-    scheduler tries again after growing pauses. `resource` names the one that is used up; by default these are all
-    resources of the job.
+    The run ends FAILED with the kind `quota`. It is retried when the quota is renewed, and no other job that needs the
+    resource starts before. `until` is an instant or a datetime with a time zone, `retry_after` a number of seconds;
+    without both, the scheduler tries again after growing pauses. `resource` names the used-up resource; by default, all
+    resources of the job count as used up.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class QuotaExceeded(Fail):
     def of_response(
         cls, headers: Mapping[str, str], message: str = "the quota is used up", *, resource: str | None = None
     ) -> "QuotaExceeded":
-        """Makes it of the headers of an answer with status 429: `retry-after`, or `x-ratelimit-reset` and its kin."""
+        """Makes the error from the headers of an answer with status 429, `retry-after` or `x-ratelimit-reset`."""
         return cls(message, retry_after=seconds_of_headers(headers, wall_time()), resource=resource)
 
 
 class Parked(Exception):
-    """Raised by `run.park`: the run ends, and its chain goes on when the signal has come."""
+    """Raised by `run.park`: ends the run; its chain continues after the signal."""
 
     def __init__(self, wait: Mapping[str, Json]) -> None:
         super().__init__(f"parked for the signal {wait['name']!r}")
@@ -105,7 +105,7 @@ class Parked(Exception):
 
 
 class Stopped(Exception):
-    """Raised by `run.check()` once the run has been asked to stop."""
+    """Raised by `run.check()` once the run must stop."""
 
 
 class RunContext:
@@ -127,20 +127,20 @@ class RunContext:
         self.job_type = job_type
         self.params = params
         self.attempt = attempt
-        # What the prerequisites of the job have made, by their keys, else their ids; None: the job was skipped.
+        # The inputs from the prerequisites of the job, by their keys or else their ids; None for a skipped job.
         self.inputs: Inputs = {}
-        # By resource, the named devices that are this run's alone, and the variables that name them to programs.
+        # By resource, the named devices that only this run uses, and the variables that name them to programs.
         self.devices: Devices = NO_DEVICES
         self.environment: Mapping[str, str] = NO_VARIABLES
-        # What the attempt before has left with `checkpoint`; None: nothing.
+        # The last checkpoint of an earlier attempt; None if there is none.
         self.last_checkpoint: Json = None
-        # The answers to the signals that its chain has waited for, by their names.
+        # The answers to the signals for which the chain has waited, by name.
         self.signals: Mapping[str, Json] = {}
         self.title: str | None = None
         self.role: str | None = None
         self.task_id: str | None = None
         self.session_id: str | None = None
-        # The session of the attempt before, with why that failed, and what stores the session of this one.
+        # The session of the attempt before and the reason of its failure; and the function that stores this run's.
         self.earlier_session: tuple[str, FailureKind] | None = None
         self.set_session: Callable[[str], Coroutine[Any, Any, None]] | None = None
         self.fraction: float | None = None
@@ -148,13 +148,13 @@ class RunContext:
         self.log_cap: int | None = None
         # The callback that receives progress and output; set only if needed.
         self.listen: Listener | None = None
-        # The clock for stall detection, and the callback for the next activity of a run that is silent.
+        # The clock for stall detection, and the callback for the next activity of a silent run.
         self.now: Callable[[], float] | None = None
         self.last_active = 0.0
         # The wall clock, by which instants are counted.
         self.wall_time: Callable[[], Instant] = wall_time
         self.on_activity: Callable[[], None] | None = None
-        # Stores a checkpoint; and the event loop that does, whose thread must not wait for it.
+        # The function that stores a checkpoint, and its event loop, whose thread must not wait for it.
         self.keep: Callable[[str], asyncio.Future[None]] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.loop_thread = 0
@@ -167,17 +167,17 @@ class RunContext:
         self._artifacts: Path | None = None
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Reports how much of the work is done, from 0 to 1, and what the handler is doing."""
+        """Reports which part of the work is done, from 0 to 1, and what the handler is doing."""
         self.fraction = min(1.0, max(0.0, float(fraction)))
         self.text = text
         self.note("progress", {"fraction": self.fraction, "text": text})
 
     def checkpoint(self, value: Json) -> Awaitable[None]:
-        """Stores JSON of at most 64 KiB with the chain; the next attempt has it as `last_checkpoint`.
+        """Stores JSON of at most 64 KiB for the chain; the next attempt finds it in `last_checkpoint`.
 
-        In a plain function it is durable when this returns; in an async one when the awaited call returns. Of several
-        that wait only the last is stored. Raises Invalid for a value that cannot be stored, Unavailable if the
-        database does not answer.
+        In a plain function, the checkpoint is durable when this returns; in an async one, when the awaited call
+        returns. Of several checkpoints that wait, only the last is stored. Raises Invalid for a value that cannot be
+        stored, and Unavailable if the database does not answer.
         """
         text = checked(value)
         self._note_activity()
@@ -186,11 +186,11 @@ class RunContext:
         return self._keep_now(text)
 
     def keep_by(self, keep: Callable[[str], "asyncio.Future[None]"] | None) -> None:
-        """Stores checkpoints by this function from now on; called on the event loop, whose thread must not wait."""
+        """Sets the function that stores checkpoints. Called on the event loop, whose thread must not wait."""
         self.keep, self.loop, self.loop_thread = keep, asyncio.get_running_loop(), threading.get_ident()
 
     def keep_soon(self, text: str) -> "asyncio.Future[None]":
-        """Stores a checkpoint; called on the event loop."""
+        """Stores a checkpoint and returns at once. Called on the event loop."""
         if self.keep is None:
             raise Unavailable(NOTHING_KEPT)
         kept = self.keep(text)
@@ -260,9 +260,8 @@ class RunContext:
 
     @property
     def artifacts(self) -> Path:
-        """Returns a directory for the files that the run produces. The files in it at the end of the run are stored as
-        artifacts.
-        """
+        """Returns a directory for the files that the run produces. The files that it contains at the end of the run are
+        stored as artifacts."""
         if self._artifacts is None:
             self._artifacts = self._files.artifacts_directory(self.run_id)
         return self._artifacts
@@ -278,8 +277,8 @@ class RunContext:
             raise Stopped
 
     def wait(self, seconds: float) -> bool:
-        """Sleeps until the time is over or the run should stop. Returns whether it should stop."""
-        # Created on demand, since few handlers wait here. The flag is read after that, so that no stop is missed.
+        """Sleeps until the time is over or the run should stop. Returns whether the run should stop."""
+        # Created on demand, since few handlers wait here. The flag is read afterwards, so that no stop is missed.
         self._stop = self._stop or threading.Event()
         return self._is_stopped or self._stop.wait(seconds)
 
@@ -290,10 +289,10 @@ class RunContext:
         raise Fail(message, kind)
 
     def park(self, name: str, **wait: Json) -> NoReturn:
-        """Ends the run without using up an attempt; the chain goes on when the signal has come, or its deadline.
+        """Ends the run without using up an attempt; the chain continues after the signal, or after its deadline.
 
         `wait` are the other parts of `await_signal`: `question`, `deadline_seconds`, `on_deadline`, `answered_by`. The
-        next attempt has the answer in `signals[name]`, and the last checkpoint.
+        next attempt finds the answer in `signals[name]`, and the last checkpoint.
         """
         given = {"name": name, **wait}
         if found := list(signals.problems("park", given)):
@@ -302,15 +301,15 @@ class RunContext:
 
     @contextmanager
     def inputs_file(self) -> Iterator[Path | None]:
-        """Writes the inputs to a file, for a program, and removes the file at the end; None without inputs."""
+        """Writes the inputs to a file for a program, and removes the file at the end. Yields None without inputs."""
         with self.told_files() as told:
             yield Path(told["NEXTSLOT_INPUTS"]) if self.inputs else None
 
     @contextmanager
     def told_files(self) -> Iterator[Mapping[str, str]]:
-        """Writes inputs, signals and the last checkpoint to files, for a command, and removes the files at the end.
+        """Writes inputs, signals and the last checkpoint to files for a command, and removes the files at the end.
 
-        Yields their paths by the variables that name them.
+        Yields the paths of the files, by the variables that name them.
         """
         files = {}
         if self.inputs:
@@ -382,7 +381,7 @@ def returned(run: RunContext, value: Json) -> Outcome:
     if isinstance(value, Outcome):  # A command's handler returns an outcome, since it knows more than a result.
         return replace(value, error=_optional(value.error), reason=_optional(value.reason))
     problem = next(json_problems("result", {"": value}), None)
-    if problem is not None:  # A model, a dataclass, a datetime: Pydantic knows their JSON form.
+    if problem is not None:  # Pydantic knows the JSON form of a model, a dataclass or a datetime.
         value, problem = _as_json(value, problem)
     if problem is not None:
         return _invalid(run, f"the handler's return value cannot be stored as JSON: {problem.problem}")

@@ -1,7 +1,7 @@
-"""The files of a run, its log and its artifacts, below the data directory; and in the shared store, if there is one.
+"""The files of a run, its log and its artifacts, below the data directory and in the shared store, if there is one.
 
-The work writes to the disk of its node. With a shared store, `unshipped/RUN` says that the store does not have all
-files of a run yet: it is there before the first file, and goes when the last one is stored.
+A run writes to the disk of its node. With a shared store, `unshipped/RUN` marks a run of which the store does not have
+all files yet: the marker is created before the first file, and removed when the last file is stored.
 """
 
 import logging
@@ -68,7 +68,7 @@ class RunFiles:
         return RunLog(self.log_paths(run_id), self._log_cap if cap is None else cap)
 
     def found_logs(self, run_ids: Iterable[str]) -> dict[str, str]:
-        """Returns the paths of those logs that are in this directory, by run; of all that a shared store may have."""
+        """Returns the paths of those logs that are in this directory, by run; a shared store may have others."""
         return {run_id: self.log_path(run_id) for run_id in run_ids if self.shared or self.log_file(run_id).exists()}
 
     def logs_in_pieces(self) -> list[str]:
@@ -95,7 +95,7 @@ class RunFiles:
         make_private(path)
         return path
 
-    # The shared store. These methods block while it answers.
+    # The shared store. These methods block until the store answers.
 
     def _note_unshipped(self, run_id: str) -> None:
         if self.shared is not None:
@@ -114,7 +114,7 @@ class RunFiles:
         return [] if self.shared is None else sorted(path.name for path in self._unshipped.glob("*"))
 
     def ship_growing(self, run_id: str, shipped: ShippedLog) -> str | None:
-        """Stores what a log has more than before. Returns what went wrong, in a sentence."""
+        """Stores what a log has more than before. Returns a sentence about what went wrong, if anything."""
         try:
             shipped.ship(self.log_paths(run_id))
         except FileNotFoundError:
@@ -124,7 +124,7 @@ class RunFiles:
         return None
 
     def ship(self, run_id: str, shipped: ShippedLog | None = None) -> str | None:
-        """Stores all files of a run that has ended. Returns what went wrong, in a sentence; it can be repeated."""
+        """Stores all files of a run that has ended; may be repeated. Returns what went wrong, if anything."""
         assert self.shared is not None
         try:
             (shipped or self.shared.shipped_log(run_id)).ship(self.log_paths(run_id))
@@ -135,7 +135,7 @@ class RunFiles:
         return None
 
     def fetch(self, run_id: str, artifacts: Iterable[Artifact]) -> str | None:
-        """Gets artifacts that are not on this disk, for work that has them as inputs. Returns what went wrong."""
+        """Fetches artifacts that are not on this disk, as inputs of a run. Returns what went wrong, if anything."""
         if self.shared is None:
             return None
         try:
@@ -156,7 +156,7 @@ class RunFiles:
         part.replace(path)
 
     def inputs_file(self, run_id: str) -> Path:
-        """Returns the file that tells a command what its inputs are; it exists while the command runs."""
+        """Returns the file with the inputs of a command; it exists while the command runs."""
         return self._data / "inputs" / f"{run_id}.json"
 
     def checkpoint_file(self, run_id: str) -> Path:
@@ -164,13 +164,13 @@ class RunFiles:
         return self._data / "inputs" / f"{run_id}.checkpoint.json"
 
     def signals_file(self, run_id: str) -> Path:
-        """Returns the file with the answers that a command's chain has waited for; it exists while the command runs."""
+        """Returns the file with the answers that a command's chain has got; it exists while the command runs."""
         return self._data / "inputs" / f"{run_id}.signals.json"
 
     def collect_artifacts(self, run_id: str) -> tuple[Artifact, ...]:
-        """Returns the regular files that a run left, which are then the owner's alone.
+        """Returns the regular files that a run left, and makes them private to their owner.
 
-        Links are not followed, so none leads out of the directory.
+        Follows no links, so that none leads out of the directory.
         """
         root = self.artifacts_root(run_id)
         if root.is_symlink():
@@ -195,9 +195,9 @@ class RunFiles:
         return tuple(found)
 
     def older_than(self, before: Instant, with_shared: bool = True) -> list[tuple[str, Instant]]:
-        """Returns the runs whose files were last changed before a time, each with the time of that change.
+        """Returns the runs whose files last changed before a time, each with the time of that change.
 
-        `with_shared`: also those that only the shared store has.
+        `with_shared` includes runs that only the shared store has.
         """
         changed: dict[str, Instant] = {}
         if self.shared is not None and with_shared:
@@ -252,8 +252,8 @@ def _size(path: Path) -> int | None:
 
 
 def _keep_private(path: Path) -> None:
-    """Takes from others what they may do with a file or directory that is no link."""
-    with suppress(OSError):  # Another user's file, which a command with more rights has left.
+    """Removes the rights of other users to a file or directory that is no link."""
+    with suppress(OSError):  # The file belongs to another user: a command with more rights has left it.
         mode = stat.S_IMODE(path.lstat().st_mode)
         if mode & 0o077:
             path.chmod(mode & 0o700)

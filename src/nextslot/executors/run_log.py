@@ -333,10 +333,10 @@ def read_cut(paths: LogPaths) -> Cut | None:
 
 
 class Log(Protocol):
-    """A log to be read, wherever its parts are."""
+    """A log for readers, on any storage."""
 
     def look(self) -> Layout[Readable]:
-        """Finds the parts as they are now. Raises FileNotFoundError, or its stretches do, if a part has just gone."""
+        """Returns the current parts. Raises FileNotFoundError, now or at a read, if a part has just gone."""
 
 
 def read(log: Log, position: int, limit: int) -> LogPart:

@@ -1,4 +1,4 @@
-"""Sandboxes: what a command may see, write, reach and use. bubblewrap makes them; docs/sandbox.md describes them."""
+"""Sandboxes: limit what a command can read, write, reach and use, by bubblewrap; docs/sandbox.md describes them."""
 
 import os
 import pwd
@@ -13,11 +13,11 @@ from nextslot.errors import Invalid, Problem
 
 from .process_tree.process import Start
 
-# The account of a sandbox that names none, where the scheduler is root.
+# The account of a sandbox without a configured one, if the scheduler runs as root.
 NOBODY = "nobody"
-# A directory of sockets, some of which give the rights of root (Docker's); name resolution needs one part of it.
+# A directory of sockets, some of which give the rights of root (Docker's), and the part that name resolution needs.
 _SOCKETS, _RESOLVER = "/run", "/run/systemd/resolve"
-# Directories of which a command gets empty ones of its own.
+# A command gets its own empty directories in place of these.
 _OWN = ("/tmp", "/var/tmp")
 # How long the trial of a sandbox may take at the start of the server.
 _TRIAL_SECONDS = 30
@@ -53,7 +53,7 @@ class Sandbox:
 
     @property
     def controllers(self) -> set[str]:
-        """Returns the controllers of a cgroup that its limits need."""
+        """Returns the cgroup controllers that the limits of the sandbox need."""
         return {controller for name, controller in _TREE_LIMITS.items() if getattr(self, name) is not None}
 
     def apply(
@@ -64,10 +64,10 @@ class Sandbox:
         directories: Sequence[Path],
         files: Sequence[Path],
     ) -> Start:
-        """Returns the start of a command inside this sandbox, which can write its artifacts and reads what is `shown`,
-        but sees neither the rest of these directories of all runs nor these files."""
+        """Returns the start of a command inside this sandbox. The command can write its artifacts and read what is
+        `shown`, but sees neither the rest of these directories of all runs nor these files."""
         private = [path.absolute() for path in (*directories, *files)]
-        for directory in directories:  # One that is made later would not be hidden.
+        for directory in directories:  # A directory created later would not be hidden.
             directory.mkdir(parents=True, exist_ok=True)
         account = self._account()
         if account is not None:
@@ -79,7 +79,7 @@ class Sandbox:
         return replace(start, argv=tuple(argv), cwd=None, is_wrapped=True, cgroup_limits=self._cgroup_limits())
 
     def try_out(self) -> None:
-        """Raises Invalid if this machine cannot make the sandbox."""
+        """Raises Invalid if this machine cannot create the sandbox."""
         for program in ("bwrap", *self._entry(self._account())[:1], *(["prlimit"] if self._process_limits() else [])):
             if shutil.which(program) is None:
                 package = "bubblewrap" if program == "bwrap" else "util-linux"
@@ -98,7 +98,7 @@ class Sandbox:
             raise Invalid(f"cannot be made on this machine: {why}", "sandbox")
 
     def _account(self) -> pwd.struct_passwd | None:
-        """Returns the account to change to; None keeps the scheduler's, which only root can change."""
+        """Returns the account that runs the command; None keeps the scheduler's account, which only root can change."""
         if os.geteuid() != 0:
             return None
         user = self.user or NOBODY
@@ -106,9 +106,9 @@ class Sandbox:
         return None if account.pw_uid == 0 else account
 
     def _bubblewrap(self, cwd: str | None, private: Sequence[Path], account: pwd.struct_passwd | None) -> Iterator[str]:
-        """Yields the program and its options. A later mount covers an earlier one."""
+        """Yields bubblewrap and its options. A later mount covers an earlier one."""
         yield from ("bwrap", "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL")
-        if account is not None:  # Lets setpriv change the account, which takes these two away again.
+        if account is not None:  # Lets setpriv change the account; setpriv then drops these two capabilities.
             yield from ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
         if not self.network:
             yield "--unshare-net"
@@ -157,7 +157,7 @@ def _files(artifacts: Path, shown: Iterable[Path], private: Sequence[Path]) -> I
 
 
 def _let_read(path: Path, account: pwd.struct_passwd) -> None:
-    """Lets an account read what a run has made, by the group; the directory above it is the scheduler's alone."""
+    """Lets an account read files of a run through its group; the directory above them is for the scheduler only."""
     for one in (path, *path.rglob("*")):
         if not one.is_symlink():
             os.chown(one, -1, account.pw_gid)
@@ -165,8 +165,7 @@ def _let_read(path: Path, account: pwd.struct_passwd) -> None:
 
 
 def _bound(option: str, path: Path, empty: Iterable[Path]) -> Iterator[str]:
-    """Yields the options that show a path, whose parents the empty directories lack: bubblewrap would make those
-    private."""
+    """Yields the options that show a path and create its parents, which bubblewrap would otherwise make private."""
     covered = next((folder for folder in empty if path.is_relative_to(folder)), None)
     if covered is not None:
         for parent in reversed(path.relative_to(covered).parents[:-1]):
@@ -175,7 +174,7 @@ def _bound(option: str, path: Path, empty: Iterable[Path]) -> Iterator[str]:
 
 
 def _cover(path: Path) -> tuple[str, ...]:
-    """Returns the options that empty a directory, or make a file unreadable: a device, where there may be none."""
+    """Returns the options that empty a directory, or replace a file by an unreadable device."""
     if path.is_dir():
         return "--perms", "0755", "--tmpfs", str(path)
     return ("--ro-bind", "/dev/null", str(path)) if path.exists() else ()

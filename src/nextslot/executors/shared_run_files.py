@@ -1,9 +1,9 @@
-"""SharedRunFiles: the files of runs in a store that all nodes read: logs in pieces, and artifacts.
+"""SharedRunFiles: run files in a store that all nodes read: logs in pieces, and artifacts.
 
-A log is stored in *pieces*, objects named after the positions at which they begin and end (`run_log.py`). A piece never
-changes. A piece that contains others replaces them: it is stored first, and then they are deleted. So the pieces of a
-log stay few, and a reader finds the whole log at any moment. The bytes that are cut from the log of the node are cut
-here too.
+A log is stored in *pieces*: objects named after the positions at which they begin and end (`run_log.py`). A piece never
+changes. A larger piece replaces the pieces that it contains: it is stored first, and then the others are deleted. So
+the pieces of a log stay few, and a reader finds the whole log at any moment. Bytes that the node cuts from its log are
+removed here too.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,9 +20,9 @@ from .run_log import Layout, LogPaths
 # The most bytes of a piece.
 PIECE = 256 * 1024
 RUNS = "runs"
-# How long an outcome waits at most until the files of its run are stored.
+# How long an outcome waits at most for the files of its run to be stored.
 WAIT_SECONDS = 300.0
-# How often a reader looks again for a piece that was replaced after it was listed.
+# How often a reader lists the pieces again after a listed piece was replaced.
 MOST_LOOKS = 20
 
 
@@ -93,7 +93,7 @@ class ShippedLog:
     def __init__(self, objects: ObjectStore, folder: str, is_new: bool) -> None:
         self._objects = objects
         self._folder = folder
-        # What is stored; None until it was listed.
+        # The stored pieces; None until they were listed.
         self._pieces: list[Piece] | None = [] if is_new else None
 
     def ship(self, log: LogPaths) -> None:
@@ -113,7 +113,7 @@ class ShippedLog:
                 start = self._joined_from(at, end, one.start)
                 text = one.read(start, end - start)
                 if len(text) < end - start:
-                    return  # The disk has lost bytes that it had: nothing that follows can be placed.
+                    return  # The disk has lost bytes that the log had, so the later ones have no known position.
                 self._put(Piece(start, end), text)
                 at = end
         if found.missing:
@@ -122,9 +122,9 @@ class ShippedLog:
             self._pieces = [one for one in self._pieces if one not in cut]
 
     def _joined_from(self, start: int, end: int, first: int) -> int:
-        """Returns where the new piece begins: it takes in earlier ones that are no larger than what it has already.
+        """Returns where the new piece begins: it includes earlier pieces that are no larger than what it has already.
 
-        So a byte is stored at most as often as its piece can double, and a slow log has few pieces.
+        So a byte is stored again only when its piece doubles, and a slow log has few pieces.
         """
         for one in reversed(self._pieces or []):
             is_next = one.end == start and one.start >= first
@@ -151,14 +151,14 @@ class SharedRunFiles:
         self.objects = objects
 
     def shipped_log(self, run_id: str, is_new: bool = False) -> ShippedLog:
-        """Returns what ships the log of a run; `is_new`: nothing of it was stored before."""
+        """Returns the shipper of a run's log; `is_new` says that nothing of the log was stored before."""
         return ShippedLog(self.objects, f"{_folder(run_id)}/log", is_new)
 
     def log(self, run_id: str) -> SharedLog:
         return SharedLog(self.objects, f"{_folder(run_id)}/log")
 
     def keep_artifacts(self, run_id: str, root: Path, artifacts: Iterable[Artifact]) -> None:
-        """Stores artifacts. Those that are stored already, with the same size, are not sent again."""
+        """Stores artifacts, except those that are stored already with the same size."""
         folder = f"{_folder(run_id)}/artifacts/"
         missing = list(artifacts)
         if missing:
@@ -210,7 +210,7 @@ def pieces_in(stored: Iterable[Stored]) -> list[Piece]:
 
 
 def without_contained(pieces: Iterable[Piece]) -> list[Piece]:
-    """Leaves out pieces that others contain: their node died before it deleted them."""
+    """Leaves out pieces that other pieces contain: a node died before it deleted them."""
     found: list[Piece] = []
     for one in pieces:
         if not found or one.end > found[-1].end:

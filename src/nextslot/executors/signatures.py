@@ -1,7 +1,7 @@
-"""What the signature of a handler says: whether it takes the run, and which parameters, with their types.
+"""Signatures of handlers: whether a handler takes the run, and which parameters with which types.
 
-Annotations that JSON has itself (text, numbers, lists, …) need no conversion, and cost a run nothing. All others, such
-as a Pydantic model, a dataclass, a datetime or `Annotated[int, Field(gt=0)]`, are checked and converted by Pydantic.
+Annotations for which JSON has a type (text, numbers, lists, …) need no conversion, and cost a run nothing. Pydantic
+checks and converts all others, such as a Pydantic model, a dataclass, a datetime or `Annotated[int, Field(gt=0)]`.
 """
 
 import functools
@@ -33,11 +33,11 @@ NOT_BY_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ON
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The parameters of a handler: their JSON Schema, and how they become its arguments."""
+    """The parameters of a handler: their JSON Schema, and their conversion into arguments."""
 
     schema: Mapping[str, Any]
     takes_run: bool
-    # None: JSON values are what the annotations say.
+    # Converts the parameters; None if JSON values need no conversion.
     adapter: "TypeAdapter[Any] | None" = None
 
     @property
@@ -46,7 +46,7 @@ class Signature:
         return self.takes_run and self.adapter is None
 
     def problems(self, params: Mapping[str, Any], is_complete: bool = True) -> list[Problem]:
-        """Returns what is wrong with parameters; without `is_complete`, a missing one is no problem."""
+        """Returns the problems with parameters; unless `is_complete`, a missing parameter is no problem."""
         if self.adapter is None:
             return []
         from pydantic import ValidationError
@@ -60,9 +60,8 @@ class Signature:
         return []
 
     def converted(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the arguments that JSON parameters become. Raises Fail (`invalid`) if they do not fit, such as after
-        the annotations were changed.
-        """
+        """Returns the arguments for JSON parameters. Raises Fail (`invalid`) if they do not fit, such as after a change
+        of the annotations."""
         if self.adapter is None:
             return params
         if found := self.problems(params):
@@ -71,7 +70,7 @@ class Signature:
         return arguments
 
     def to_json(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns arguments of Python as JSON parameters."""
+        """Returns Python arguments as JSON parameters."""
         if self.adapter is None:
             return dict(arguments)
         from pydantic_core import to_jsonable_python
@@ -85,9 +84,8 @@ class Signature:
 
 
 def signature_of(handler: Handler) -> Signature:
-    """Reads the signature of a handler. Its first parameter gets the run if it is called `run` (or `_`, `_run`), is
-    positional only, or is annotated with `RunContext`.
-    """
+    """Reads the signature of a handler. The first parameter gets the run if its name is `run` (or `_`, `_run`), if it
+    is positional only, or if its annotation is `RunContext`."""
     hints = _hints(handler)
     parameters = list(inspect.signature(handler).parameters.values())
     takes_run = bool(parameters) and _is_run(parameters[0], hints.get(parameters[0].name))
@@ -114,7 +112,7 @@ def signature_of(handler: Handler) -> Signature:
 
 
 def read_result(handler: Handler, result: Any) -> Any:
-    """Returns a stored result as the object that the handler's annotation says."""
+    """Returns a stored result as an object of the type that the handler's annotation names."""
     hint = _hints(handler).get("return", Any)
     if result is None or _schema_of(hint) is not None:
         return result
@@ -174,7 +172,7 @@ def _adapter(wanted: Mapping[str, Any], required: list[str], takes_any: bool) ->
     from pydantic import ConfigDict, PydanticUserError, TypeAdapter
     from pydantic.errors import PydanticSchemaGenerationError
 
-    # A TypedDict, not a model: parameters may have any name, and a default stays the handler's own.
+    # A TypedDict instead of a model: parameters may have any name, and the handler keeps its own defaults.
     for name, hint in wanted.items():
         try:
             TypeAdapter(hint)
@@ -185,7 +183,7 @@ def _adapter(wanted: Mapping[str, Any], required: list[str], takes_any: bool) ->
                 field="handler",
             ) from error
     fields = {name: hint if name in required else typing.NotRequired[hint] for name, hint in wanted.items()}
-    make: Any = typing_extensions.TypedDict  # Type checkers know only those that are written out.
+    make: Any = typing_extensions.TypedDict  # Type checkers know only a TypedDict that is written out.
     kind = make("Params", fields)
     kind.__pydantic_config__ = ConfigDict(extra="allow" if takes_any else "forbid", arbitrary_types_allowed=False)
     return TypeAdapter(kind)
@@ -202,7 +200,7 @@ def _schema_from(adapter: "TypeAdapter[Any]", required: list[str], takes_any: bo
 
 
 def _untitled(schema: Any) -> Any:
-    """Returns a schema without the titles that Pydantic makes of names."""
+    """Returns a schema without the titles that Pydantic derives from names."""
     if isinstance(schema, list):
         return [_untitled(one) for one in schema]
     if not isinstance(schema, dict):
@@ -214,7 +212,7 @@ def _untitled(schema: Any) -> Any:
     }
 
 
-# What has names of its own choice as keys.
+# The values under these keys have names of their own as keys.
 _NAMED = ("properties", "$defs")
 
 
@@ -223,7 +221,7 @@ def _is_missing(error: Any) -> bool:
 
 
 def _problem(error: Any, known: str) -> Problem:
-    """Returns an error of Pydantic as a sentence of ours."""
+    """Returns an error of Pydantic as a problem in nextslot's words."""
     *place, last = [*error["loc"]] or [""]
     around = ".".join(["params", *map(str, place)])
     if error["type"] == "missing":

@@ -1,7 +1,8 @@
-"""Code first: job types as handles with typed verbs, and templates and schedules that are put when a scheduler starts.
+"""Declarations in code: job types as handles with typed verbs, and templates and schedules that each start stores.
 
-What is declared is made, or changed to what the declaration says, at every start; what an earlier start declared and
-this one does not is logged and stays. Whoever has disabled a schedule decides when it goes on, not the next start.
+Each start creates the declared templates and schedules, or changes the stored ones to what the declarations say. If an
+earlier start declared something that this one does not, the start logs it and leaves it stored. A start never enables a
+schedule that somebody has disabled.
 """
 
 import inspect
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The description of a declared template, by which a later start knows that it was declared.
+# The description of a declared template, by which a later start knows that an application declared it.
 BY_CODE = "declared by the application"
 BY_CONFIGURATION = "declared in the configuration"
 
@@ -57,7 +58,7 @@ class JobHandle(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def with_options(self, **options: Unpack[JobOptions]) -> "JobHandle[P, R]":
-        """Returns a handle whose jobs have these options, such as `priority` or `depends_on`."""
+        """Returns a handle whose jobs get these options, such as `priority` or `depends_on`."""
         return JobHandle(self._scheduler, self.name, self.function, {**self._options, **options})
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
@@ -78,7 +79,7 @@ class JobHandle(Generic[P, R]):
         )
 
     async def run_direct(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs it in the next slot, and returns what the function returned; raises RunFailed if it failed."""
+        """Runs the function in the next slot, and returns the function's result; raises RunFailed if the run failed."""
         office_id = self._options.get("office_id", DEFAULT_OFFICE)
         done = await self._scheduler.run_direct(self.name, self._params(args, kwargs), office_id=office_id)
         if done.status != RunStatus.COMPLETED.value:
@@ -87,7 +88,7 @@ class JobHandle(Generic[P, R]):
         return result
 
     def _params(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns arguments as JSON parameters. What does not fit is left to the check of the submission."""
+        """Returns the arguments as JSON parameters. Leaves wrong arguments to the check of the submission."""
         if args:
             names = list(inspect.signature(self.function).parameters)[self._signature.takes_run :]
             if len(args) > len(names):
@@ -97,7 +98,7 @@ class JobHandle(Generic[P, R]):
 
 
 class Decorator:
-    """Makes a handle of a function, or takes the one that a decorator below has made."""
+    """Makes a handle from a function, or extends the handle that a decorator below has made."""
 
     def __init__(self, make: "Callable[[Any], JobHandle[Any, Any]]") -> None:
         self._make = make
@@ -133,7 +134,7 @@ class _Schedule:
 
 @dataclass(slots=True)
 class Declarations:
-    """What is put at a start, by name."""
+    """The templates and schedules that a start stores, by name."""
 
     by: str = BY_CODE
     templates: dict[str, _Template] = field(default_factory=dict)
@@ -168,9 +169,8 @@ class Declarations:
         self.schedules[name] = _Schedule(template, cron_expression, office_id, options)
 
     async def put(self, services: "Services") -> None:
-        """Makes the stored templates and schedules what is declared. Each is a transaction of its own: a start that
-        dies in between is completed by the next.
-        """
+        """Creates or changes the stored templates and schedules as declared, each in a transaction of its own. If a
+        start dies in between, the next start does the rest."""
         ids: dict[str, str] = {}
         for name, one in self.templates.items():
             options: TemplatePutOptions = {"description": self.by, **one.options}
@@ -188,7 +188,7 @@ class Declarations:
 
 
 async def report_left(services: "Services", *declared: Declarations) -> None:
-    """Logs the enabled schedules of declared templates that are not declared any more."""
+    """Logs each enabled schedule of a declared template if no declaration names the schedule any more."""
     names = {one.by: one.schedules for one in declared}
     cursor: str | None = None
     while True:
@@ -214,7 +214,7 @@ async def _report_schedules(services: "Services", template_id: str, declared: Ma
 
 
 def expression_of(expression: str | None, every: timedelta | None) -> str:
-    """Returns the cron expression that was given, or that says `every`."""
+    """Returns the given cron expression, or the one that `every` stands for."""
     if (expression is None) == (every is None):
         raise Invalid('give either a cron expression, such as "0 7 * * *", or every=timedelta(…)', field="cron")
     return expression if expression is not None else cron.every(every or timedelta())

@@ -1,4 +1,4 @@
-"""Changes a job that is still queued (INV-001), in one transaction. `Services.change` calls it."""
+"""Changes a job that is still queued (INV-001), in one transaction. `Services.change` calls this module."""
 
 from collections.abc import Mapping
 from typing import Any

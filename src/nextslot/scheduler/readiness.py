@@ -1,7 +1,8 @@
-"""Finds out whether a scheduler takes and runs jobs now, for `/ready`, `/api/status` and the metrics.
+"""Readiness: checks whether the scheduler accepts and runs jobs now, for `/ready`, `/api/status` and the metrics.
 
-A write that was stored in the last 30 seconds shows that the store can write; one that failed in the last five that it
-cannot. Otherwise the check itself writes one row. So an idle scheduler that nobody checks writes nothing.
+A write that succeeded in the last 30 seconds proves that the store can write; one that failed in the last five seconds
+proves that the store cannot. Without such a write, the check itself writes one row. So an idle scheduler that nobody
+checks writes nothing.
 """
 
 import asyncio
@@ -12,12 +13,12 @@ from nextslot.store.contract import Store
 from nextslot.store.tables import nodes
 from nextslot.system.disk_space import DiskSpace
 
-# How long the row may take before it counts as not stored.
+# How long the write of the row may take before the check counts it as failed.
 PROBE_SECONDS = 5
 
 
 def in_words(microseconds: int) -> str:
-    """Returns the rest of a grace time as people say it: minutes, below two of them seconds."""
+    """Returns the rest of a grace time in words: in minutes, or below two minutes in seconds."""
     seconds = max(0, round(microseconds / 1_000_000))
     return f"{seconds // 60} minutes" if seconds >= 120 else f"{seconds} seconds"
 
@@ -30,7 +31,7 @@ class Readiness:
         self._probe: asyncio.Task[None] | None = None
 
     async def problem(self) -> str | None:
-        """Returns what keeps the scheduler from taking and running jobs; None if nothing does."""
+        """Returns what keeps the scheduler from accepting and running jobs; None if nothing does."""
         if self._access.gate.is_draining:
             at = self._access.gate.interrupts_at
             rest = (
@@ -60,7 +61,7 @@ class Readiness:
         return f"the database stores nothing: {why}"
 
     async def _write(self, store: Store) -> None:
-        """Writes one row, for all checks that wait meanwhile."""
+        """Writes one row, which answers all checks that wait meanwhile."""
         try:
             await store.write(lambda tx: nodes.touch(tx, self._node_id, self._access.clock.now()))
             store.health.stored()

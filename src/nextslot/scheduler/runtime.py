@@ -1,4 +1,4 @@
-"""Wires the components of the engine. `startup_and_shutdown` starts and stops them."""
+"""Creates the components of the engine and connects them. `startup_and_shutdown` starts and stops them."""
 
 import os
 import socket
@@ -206,7 +206,7 @@ class Runtime:
         return Cluster(self.engine, registry, leader, self.recovery, local, times)
 
     def new_runner(self) -> Runner:
-        """Makes the runner for one start of the scheduler: a task of an earlier start must not store anything now."""
+        """Creates the runner for one start of the scheduler: tasks of earlier starts must not store anything now."""
         finishers: Mapping[WorkKind, WorkFinisher] = {WorkKind.JOB: self.finisher, WorkKind.DIRECT: self.direct}
         return Runner(
             self.clock,
@@ -221,7 +221,7 @@ class Runtime:
         )
 
     def new_placed_runner(self, runner: Runner) -> PlacedRunner:
-        """Makes the runner of runs that engines have, for one start of the scheduler."""
+        """Creates the runner of placed runs for one start of the scheduler."""
         return PlacedRunner(self.engine, self.placed, self.finisher, runner)
 
     def progress(self, run_id: str) -> tuple[float | None, str] | None:
@@ -237,7 +237,7 @@ class Runtime:
         self.webhooks.note_key()
 
     def interpreter(self, runner: Runner, placed: PlacedRunner) -> effects.Interpreter:
-        """Says which component carries out which effect of a committed transaction."""
+        """Returns the interpreter: its tables say which component carries out which effect of a commit."""
         return effects.Interpreter(
             updates={
                 effects.SlotsChanged: self.workers.apply,
@@ -277,7 +277,7 @@ class Runtime:
         )
 
     def rules(self) -> DispatchRules:
-        """Returns the current dispatch rules, which a reload can change."""
+        """Returns the current dispatch rules, which a reload of the configuration can change."""
         return DispatchRules(self.lanes.policy, self.dispatcher.starvation_after_seconds, self.job_types)
 
     def close_offline_transaction(self, tx: Tx) -> None:
@@ -302,7 +302,7 @@ class Runtime:
 
 
 def default_node(url: str) -> str:
-    """Returns the name of a node that was given none."""
+    """Returns the name of a node that has no configured name."""
     return socket.gethostname() if is_shared(url) else "local"
 
 

@@ -1,4 +1,4 @@
-"""`Scheduler`: the Python API. It makes the engine and the services, and starts and stops them."""
+"""`Scheduler`: the Python API. It creates the engine and the services, and starts and stops them."""
 
 import asyncio
 import logging
@@ -60,7 +60,8 @@ FEWER = (
 class Scheduler(Lifespan):
     """A durable job scheduler in this process, on one database.
 
-    `async with scheduler:` repairs what the last process left, then runs jobs; its end stops the scheduler gracefully.
+    `async with scheduler:` recovers what the last process left unfinished, then runs jobs. At the end of the block, the
+    scheduler stops gracefully.
     """
 
     def __init__(
@@ -139,9 +140,9 @@ class Scheduler(Lifespan):
             now=clock.now,
         )
         super().__init__(opening, runtime, access, shutdown_grace_seconds, is_in_real_time)
-        # How many jobs of the office `default` run at once; None: as stored, which is 1 at first.
+        # How many jobs of the office `default` may run at once; None keeps the stored number, which is 1 at first.
         self._concurrency, self._limits = _checked(concurrency), limits
-        # Templates and schedules that each start puts.
+        # The templates and schedules that each start stores.
         self.declare = Declarations()
         self.declared_in_configuration = Declarations(BY_CONFIGURATION)
         self.watchdog = runtime.watchdog
@@ -156,9 +157,9 @@ class Scheduler(Lifespan):
         job_options: JobOptions | None = None,
         **options: Unpack[NewJobTypeOptions],
     ) -> Decorator:
-        """Registers a function, sync or async, as a job type, by default of the function's name, and makes a handle of
-        it: `await thumbnail.submit(path="a.png")`. `job_options`, such as `priority`, are those of its jobs.
-        """
+        """Registers a function, sync or async, as a job type, and makes a handle of it: `await
+        thumbnail.submit(path="a.png")`. The job type has the function's name unless `name` is given. `job_options`,
+        such as `priority`, apply to its jobs."""
         if callable(name):
             raise Invalid("write @scheduler.job_type() with parentheses", field="job_type")
 
@@ -181,8 +182,8 @@ class Scheduler(Lifespan):
         **options: Unpack[ScheduleDeclaration],
     ) -> Decorator:
         """Declares a schedule of a job: `@scheduler.cron("0 7 * * *", timezone="Europe/Berlin")` above
-        `@scheduler.job_type()`, or above a plain function. Each start makes it, or changes it to what is written.
-        """
+        `@scheduler.job_type()`, or above a plain function. Each start creates the schedule, or changes it to the
+        declaration."""
         cron_expression = expression_of(expression, every)
 
         def declare(function: Any) -> JobHandle[Any, Any]:
@@ -208,9 +209,9 @@ class Scheduler(Lifespan):
         await report_left(self, self.declare, self.declared_in_configuration)
 
     def run(self) -> None:
-        """Runs until SIGTERM or SIGINT, and then stops gracefully; a second signal interrupts what still runs.
+        """Runs until SIGTERM or SIGINT, and then stops gracefully; a second signal interrupts the runs that are left.
 
-        The process ends with 0 if the outcome of everything that ran was stored, else with 1.
+        The process exits with 0 if the outcomes of all runs were stored, otherwise with 1.
         """
         if not asyncio.run(self._run_until_signalled()):
             raise SystemExit(1)
@@ -231,7 +232,7 @@ class Scheduler(Lifespan):
         await self.stop()
 
     def probe(self, resource: str, probe: Probe) -> None:
-        """Sets the function that finds out whether a resource that was held answers again."""
+        """Sets the function that checks whether a held resource answers again."""
         self._runtime.outages.set_probe(resource, probe)
 
 

@@ -1,4 +1,4 @@
-"""Everything that one caller can ask of a scheduler. HTTP and the Python API call it; `Scheduler` inherits from it."""
+"""All operations of a scheduler for one caller. HTTP and the Python API call them; `Scheduler` inherits them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -73,37 +73,37 @@ from .waiters import Ended
 
 A = TypeVar("A", bound=Attached)
 
-# How often the caller of a cancel reads whether the timer has done all of it.
+# How often the caller of a cancel checks whether the timer has cancelled all jobs.
 CANCEL_POLL_SECONDS = 0.1
 
 
 class Services:
-    """The methods of a scheduler for one caller; each change is stored with the caller's context.
+    """The operations of a scheduler for one caller; each change is stored with the caller's context.
 
-    A `Scheduler` has the services of callers in Python. `for_caller` gives the same services to another caller.
+    A `Scheduler` has the services of callers in Python. `for_caller` returns the same services for another caller.
     """
 
     def __init__(self, runtime: Runtime, access: UnitOfWork, attached: dict[str, Attached]) -> None:
         self._runtime = runtime
         self._access = access
         self._clock = runtime.clock
-        # The scheduler's part of each extension, by the extension's name.
+        # The part of each extension in this scheduler, by the name of the extension.
         self.attached = attached
 
     def for_caller(self, context: RequestContext) -> "Services":
-        """Returns the same services for another caller; the audit log names that caller for their changes."""
+        """Returns the same services for another caller, whom the audit log then names for each change."""
         return Services(self._runtime, self._access.for_caller(context), self.attached)
 
     @property
     def quotas(self) -> OfficeQuotas:
-        """Returns what admins grant to offices, as of the last commit."""
+        """Returns the quotas that admins granted to offices, as of the last commit."""
         return self._runtime.quotas
 
     @property
     def context(self) -> RequestContext:
         return self._access.context
 
-    # By subject. A service is made when it is first used: most requests need one.
+    # Services by subject, created on first use: most requests need only one.
     files = cached_property(lambda self: RunFileService(self._runtime.files, self._runtime.files_of_nodes))
     lists = cached_property(lambda self: ListService(self._access))
     keys = cached_property(lambda self: KeyService(self._access, self._runtime.keys))
@@ -136,13 +136,13 @@ class Services:
 
     @property
     def forecast(self) -> ForecastService:
-        """Forecasts only read, and are kept for a while: one service for all callers."""
+        """Returns the forecasts. One service caches them for all callers, because forecasts only read."""
         return self._runtime.forecasts
 
     # Extensions.
 
     def extension(self, kind: type[A]) -> A:
-        """Returns the part of an extension in this scheduler, by its class, for this caller."""
+        """Returns the part of an extension in this scheduler for this caller, by the part's class."""
         for one in self.attached.values():
             if isinstance(one, kind):
                 return self._for_caller(one)
@@ -178,7 +178,7 @@ class Services:
             files=runtime.files,
         )
 
-    # About the scheduler.
+    # State of the scheduler.
 
     @property
     def node(self) -> str:
@@ -193,10 +193,10 @@ class Services:
         return self._access.gate.is_draining
 
     async def readiness(self) -> str | None:
-        """Returns why the scheduler does not take and run jobs now; None if it does."""
+        """Returns why the scheduler does not accept and run jobs now; None if it does."""
         return await self._runtime.readiness.problem()
 
-    # Jobs in.
+    # Submission of jobs.
 
     async def submit(
         self,
@@ -221,7 +221,7 @@ class Services:
         idempotency_key: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Job:
-        """Puts a job of a template into the queue; given parameters override those of the template."""
+        """Puts a job of a template into the queue; the given parameters override those of the template."""
         return await self.submit(None, params, template_id=template_id, idempotency_key=idempotency_key, **options)
 
     async def dry_run(
@@ -232,9 +232,10 @@ class Services:
         wait_seconds: float = 5,
         **options: Unpack[JobOptions],
     ) -> tuple[Accepted, Why]:
-        """Returns the job that `submit` would make, what it would wait for, and when it would run. Stores nothing.
+        """Returns the job that `submit` would create, what the job would wait for, and when it would run. Stores
+        nothing.
 
-        It waits no longer than `wait_seconds` for the forecast.
+        Waits at most `wait_seconds` for the forecast.
         """
         new = arguments.new_job(job_type=job_type, params={} if params is None else params, **options)
         intake, access = self._runtime.intake, self._access
@@ -271,9 +272,8 @@ class Services:
         webhook: Mapping[str, Json] | None = None,
         idempotency_key: str | None = None,
     ) -> GroupDetail:
-        """Puts a group of jobs into the queue, to run one after the other or side by side. `webhook` gets a message
-        when all of them have ended.
-        """
+        """Puts a group of jobs into the queue, to run sequentially or in parallel. `webhook` gets a message when all
+        jobs of the group have ended."""
         new = NewGroup(
             jobs=arguments.new_jobs(jobs),
             mode=arguments.choice(GroupMode, mode, "mode"),
@@ -295,7 +295,7 @@ class Services:
         webhook: Mapping[str, Json] | None = None,
         idempotency_key: str | None = None,
     ) -> GroupDetail:
-        """Puts the group of a template into the queue; `params` and `priority` go to every job of it."""
+        """Puts the group of a template into the queue; `params` and `priority` apply to every job of the group."""
         new = NewGroup(
             template_id=template_id, params=params, priority=priority, name=name, office_id=office_id, webhook=webhook
         )
@@ -320,7 +320,7 @@ class Services:
             return await self._access.read(lambda tx: intake.known_group(tx, group_id))
 
     async def retry(self, run_id: str, priority: int | None = None) -> Retried:
-        """Retries a FAILED run by hand: makes a new job, or brings its waiting retry forward."""
+        """Retries a FAILED run by hand: creates a new job, or brings the waiting retry forward."""
         retries, office_id = self._runtime.retries, self._access.context.office_id
         once: Once[Retried] = Once("retry", office_id, [run_id, priority], lambda made: [made.job.job_id])
         return await self._access.create(
@@ -328,7 +328,7 @@ class Services:
         )
 
     async def checkpoint(self, run_id: str, value: Json) -> Checkpoint:
-        """Stores what a run that has not ended leaves for the next attempt of its chain, as `run.checkpoint` does."""
+        """Stores what an unfinished run leaves for the next attempt of its chain, as `run.checkpoint` does."""
         text = checked(value)
 
         def keep(tx: Tx) -> Checkpoint:
@@ -349,9 +349,10 @@ class Services:
         answer: Answer | str = Answer.APPROVE,
         signal_id: str | None = None,
     ) -> Sent:
-        """Answers the signal that the chain of a job waits for, or keeps the answer until it does.
+        """Answers the signal that the chain of a job waits for, or keeps the answer until the chain waits for the
+        signal.
 
-        The same answer again, or the same `signal_id`, is answered with the stored one.
+        The same answer again, or the same `signal_id`, returns the stored answer.
         """
         refuse_signal(name, payload, signal_id)
         job_id = id_of(job)
@@ -370,16 +371,16 @@ class Services:
         return await self._access.write(send)
 
     async def signals(self, job: AnyJob) -> list[Signal]:
-        """Returns the answers that the chain of a job got, and those that are kept for it; the oldest first."""
+        """Returns the answers that the chain of a job got, and the answers that are kept for it, oldest first."""
         found = await self.job(job)
         return await self._access.read(lambda tx: signals.of_chain(tx, found.chain_id))
 
     async def job_of_link(self, token: str) -> Job:
-        """Returns the job that a signed link is about; raises if the link is wrong or has expired."""
+        """Returns the job of a signed link; raises if the link is wrong or has expired."""
         return await self.job(self._link(token).job_id)
 
     async def signal_by_link(self, token: str, answer: str) -> Sent:
-        """Answers by a signed link, whoever has it, once; the audit log names the link's job and signal."""
+        """Answers a signal by its signed link, once, whoever uses it; the audit log names the job and the signal."""
         link = self._link(token)
         actor = Actor(name="link", key_id=None, action="POST /signal/{token}", target=f"/api/jobs/{link.job_id}")
         access = self._access.for_caller(RequestContext(actor=actor))
@@ -402,14 +403,14 @@ class Services:
         return link
 
     async def park(self, run_id: str, name: str, **wait: Json) -> Run:
-        """Lets a running run end with the kind `parked`: its chain goes on when the signal has come."""
+        """Stores that a run will end with the kind `parked`: its chain continues after the signal."""
         given = {"name": name, **wait}
         if problems := list(signal_rules.problems("park", given)):
             raise Invalid(problems)
         await self._access.write(lambda tx: self._runtime.signals.park(tx, run_id, signal_rules.completed(given)))
         return await self.run_by_id(run_id)
 
-    # Jobs changed.
+    # Changes of jobs.
 
     async def cancel(self, job: AnyJob, reason: str | None = None, interrupt: bool | None = None) -> Cancelled:
         job_id = id_of(job)
@@ -475,7 +476,7 @@ class Services:
         await self._access.write(lambda tx: self._runtime.queue.resume(tx, scope, name, self._clock.now()))
 
     async def release(self, resource: str) -> None:
-        """Ends the hold of a resource that does not answer, or whose quota is used up: its jobs start again."""
+        """Ends the hold of a resource that does not answer, or whose quota is used up, so that its jobs start again."""
         await self._access.write(lambda tx: self._runtime.outages.release(tx, resource, self._clock.now()))
 
     # Direct requests.
@@ -488,10 +489,10 @@ class Services:
         created_by: str | None = None,
         **options: Unpack[DirectOptions],
     ) -> Direct:
-        """Waits for the next slot, runs the work, and returns its outcome; failed work raises no error.
+        """Waits for the next slot, runs the work, and returns the outcome; failed work raises no error.
 
-        If the calling task is cancelled while it waits, its place is given up; while the work runs, the work is
-        cancelled unless `detach` is set.
+        If the calling task is cancelled while it waits, the scheduler gives up the caller's place. If it is cancelled
+        while the work runs, the scheduler cancels the work, unless `detach` is set.
         """
         own = {"job_type": job_type, "params": {} if params is None else params}
         wanted = arguments.new_direct(**own, created_by=created_by, **options)
@@ -501,10 +502,10 @@ class Services:
     async def stream_direct(
         self, job_type: str, params: Mapping[str, Json] | None = None, **options: Unpack[DirectOptions]
     ) -> AsyncGenerator[Update, None]:
-        """Does the same as `run_direct`, and yields place, progress and output as they come, at the end the result."""
+        """Does the same as `run_direct`, but yields places, progress and output as they come, and the result last."""
         wanted = arguments.new_direct(job_type=job_type, params={} if params is None else params, **options)
         self._refuse_unless_taking()
-        # Closed at once when the caller leaves: the garbage collector would close it later.
+        # Closes the stream at once when the caller leaves; the garbage collector would close it later.
         async with aclosing(self._runtime.direct.stream(self._access, wanted)) as updates:
             async for update in updates:
                 yield update
@@ -517,7 +518,7 @@ class Services:
         self._access.refuse_new_work()
 
     async def direct(self, direct_id: str, office_id: str = DEFAULT_OFFICE) -> Direct:
-        """Returns a direct execution. `office_id` is the one in which a caller chose the id; others need none."""
+        """Returns a direct execution. An id that a caller chose needs the `office_id` of that caller."""
         found = await self._access.read(lambda tx: direct.find(tx, direct_id, office_id))
         return arguments.found(found, "direct execution", direct_id)
 
@@ -525,7 +526,7 @@ class Services:
         handler = self._runtime.direct
         return await self._access.write(lambda tx: handler.cancel(tx, direct_id, office_id, self._clock.now()))
 
-    # Reads.
+    # Queries.
 
     async def job(self, job: AnyJob) -> Job:
         job_id = id_of(job)
@@ -541,7 +542,7 @@ class Services:
         return arguments.found(await self._access.read(lambda tx: runs.get(tx, run_id)), "run", run_id)
 
     async def chain(self, job: AnyJob) -> list[Job]:
-        """Returns the job, what it retries and its retries, from the first on."""
+        """Returns the whole chain of a job, from the first attempt on."""
         found = await self.job(job)
         return await self._access.read(lambda tx: jobs.chain(tx, found.chain_id))
 
@@ -549,12 +550,12 @@ class Services:
         return arguments.found(await self._access.read(lambda tx: groups.get(tx, group_id)), "group", group_id)
 
     async def members(self, group_id: str) -> list[Job]:
-        """Returns every job of a group, by place; retries follow the job that they retry."""
+        """Returns every job of a group, by place; each retry follows the job that it retries."""
         await self.group(group_id)
         return await self._access.read(lambda tx: jobs.members(tx, group_id))
 
     async def queue(self, office_id: str = "default", after: Place | None = None, limit: int = 500) -> list[Job]:
-        """Returns the office's queue in its order, waiting jobs included, after a place."""
+        """Returns a page of the office's queue in order, waiting jobs included, after the given place."""
         await self.offices.get(office_id)
         return await self._access.read(lambda tx: jobs.queue(tx, office_id, after, limit))
 
@@ -563,15 +564,15 @@ class Services:
         return await self._access.read(lambda tx: jobs.running_of(tx, office_id))
 
     def progress(self, run_id: str) -> tuple[float | None, str] | None:
-        """Returns the progress of a run (0 to 1, and a text), while it runs."""
+        """Returns the progress of a run (0 to 1, and a text) while the run is running."""
         return self._runtime.progress(run_id)
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """Yields every event after a number, oldest first, and then each new one as it comes."""
+        """Yields every event after a number, oldest first, and then each new event."""
         return self._runtime.events.follow(self._access.store, after)
 
     def event_pages(self, after: int = 0) -> AsyncGenerator[EventPage, None]:
-        """Yields the same events in pages: as many as there are when the caller asks."""
+        """Yields the same events in pages; each page has all events that exist when the caller requests it."""
         return self._runtime.events.follow_pages(self._access.store, after)
 
     async def wait(self, job: AnyJob, timeout: float | None = None) -> Ended:

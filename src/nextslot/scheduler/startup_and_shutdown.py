@@ -1,4 +1,4 @@
-"""Starts a scheduler, which repairs what the last process left, and stops it without losing the outcome of a run."""
+"""Starts a scheduler, which recovers what the last process left, and stops it without losing the outcome of a run."""
 
 import asyncio
 import logging
@@ -23,17 +23,17 @@ from .services import Services
 
 log = logging.getLogger(__name__)
 
-# How long interrupted work may take to end at shutdown, before it is left to the next start.
+# How long interrupted work may take to end at shutdown. After that, the next start recovers it.
 STOP_GRACE_SECONDS = 10.0
-# How often the log says how much of the grace time is left.
+# How often the log states the rest of the grace time.
 REMINDER_SECONDS = 60.0
 
 
 class OpenStore(Protocol):
     """Opens the database.
 
-    `opening` begins and `closing` ends each transaction; `effects` carries out what commits cause; `refresh` comes
-    first in the first transaction after another node has changed something.
+    `opening` begins and `closing` ends each transaction; `effects` carries out the effects of commits; `refresh` runs
+    at the beginning of the first transaction after another node has changed something.
     """
 
     def __call__(self, closing: Closing, *, effects: Effects, opening: Work[None], refresh: Work[None]) -> Store: ...
@@ -50,7 +50,7 @@ def using(scheduler: "Lifespan", store: Store) -> Iterator[None]:
 
 
 def offline_closing(scheduler: "Lifespan") -> Closing:
-    """Returns how the transactions of an offline command end."""
+    """Returns the function that ends each transaction of an offline command."""
     return scheduler._runtime.close_offline_transaction
 
 
@@ -107,7 +107,7 @@ class Lifespan(Services):
             await join_left_logs(store, runtime.files, runtime.threads)
             await runtime.shipping.start(store)
             runtime.dispatcher.start()
-            # From here on callers reach the store; until now each got an error that says that it is starting.
+            # From here on, callers reach the store; until now they got the error that the scheduler is starting.
             self._gate.store, self._gate.obstacle = store, None
             for extension in self.attached.values():
                 await extension.start()
@@ -116,27 +116,26 @@ class Lifespan(Services):
             await self._prepare()
             await runtime.inbox.look()
         except BaseException:
-            # Else the database would stay locked, with nobody to stop.
+            # Otherwise the database would stay locked, and nobody could stop the scheduler.
             if self._store is store:
                 await self._take_back()
             raise
         return self.recovered
 
     async def _prepare(self) -> None:
-        """Stores what the application has declared."""
+        """Stores the declarations of the application."""
 
     async def _take_back(self) -> None:
-        """Ends a start that failed. If the database has gone away meanwhile, the next start recovers what this one
-        began."""
+        """Undoes a start that failed. If the database is gone by now, the next start recovers what this start began."""
         try:
             await self.stop(grace_seconds=0)
         except Unavailable:
             await self._crash()
 
     def _be_watched(self, store: Store) -> None:
-        """Watches the event loop: this node's lease depends on its responses if other nodes share the database; else
-        the log says which handler blocks it. On a clock that tests have given, nothing is watched.
-        """
+        """Watches the event loop. If nodes share the database, the sidecar renews this node's lease as long as the loop
+        responds; otherwise the log names a handler that blocks the loop. Watches nothing on a clock that tests
+        control."""
         if store.is_shared:
             self._watching.enter_context(self._runtime.watchdog.watching())
             self._runtime.job_types.guardians.use_heartbeat_file(self._runtime.watchdog.heartbeat.fd)
@@ -145,12 +144,12 @@ class Lifespan(Services):
             self._watching.enter_context(self._runtime.watchdog.watching(with_sidecar=False))
 
     async def _watch_devices(self) -> None:
-        """Notices processes of others on the named devices of this node, if it has any."""
+        """Starts to watch the named devices of this node for processes of other programs."""
         if self._runtime.workers.devices.names:
             await self._runtime.gpu_watch.start(self._see_devices)
 
     async def _see_devices(self, seen: Mapping[tuple[str, str], str]) -> None:
-        """Gives the devices that others use to no run, and lets jobs start on those that came free."""
+        """Keeps runs off devices that other programs use, and starts jobs on devices that have become free."""
         workers = self._runtime.workers
         busy = await self._access.read(lambda tx: workers.not_held(tx, seen))
         freed = workers.busy_devices.keys() - busy.keys()
@@ -159,13 +158,13 @@ class Lifespan(Services):
             await self.process()
 
     def _close_transaction(self, tx: Tx) -> None:
-        """Ends every writing transaction; starts no more jobs once the database file was found to be damaged."""
+        """Ends every writing transaction. Stops dispatch once the database file is known to be damaged."""
         if self._store is not None and self._store.health.damage is not None:
             self._runtime.dispatcher.stop()
         self._runtime.close_transaction(tx)
 
     def _refresh(self, tx: Tx) -> None:
-        """Reads again what this node keeps in memory, in the first transaction after another node has changed it."""
+        """Reads cached data again, in the first transaction after another node has changed something."""
         self._runtime.webhooks.load(tx)
         self._runtime.quotas.load(tx)
         self._runtime.lanes.forget()
@@ -174,26 +173,26 @@ class Lifespan(Services):
     async def process(self) -> None:
         """Starts every job of every office's queue that may start.
 
-        Only needed after a job type was registered while the scheduler was running.
+        Needed only after a job type was registered while the scheduler was running.
         """
         await self._access.write(lambda tx: self._runtime.lanes.counters(tx).include_all_offices())
 
     def listens_at(self, address: str) -> None:
-        """Stores, at the next start, where other nodes reach the HTTP server of this one, unless that is configured."""
+        """Sets the address of this node's HTTP server for other nodes, unless configured; the next start stores it."""
         registry = self._cluster.registry
         if registry.card.address is None:
             registry.card = registry.card._replace(address=address)
 
     def wait_for(self, obstacle: str) -> None:
-        """Answers callers, until the scheduler has started, with what the start waits for."""
+        """Sets what the start waits for: until the scheduler has started, callers get this as an error."""
         self._gate.obstacle = obstacle
 
     # Stop.
 
     async def stop(self, grace_seconds: float | None = None) -> bool:
-        """Dispatches nothing more and waits for what runs; after the grace time, or when called again, interrupts it.
+        """Stops dispatch and waits for running work; interrupts it after the grace time, or when called again.
 
-        Returns whether the outcome of everything that ran has been stored.
+        Returns whether the outcomes of all runs have been stored.
         """
         if self._gate.is_draining:
             self._hurry.set()
@@ -229,17 +228,17 @@ class Lifespan(Services):
         return runner.has_stored_all
 
     async def _detach(self) -> None:
-        """Leaves what engines run to itself: the next start, or another node, follows it."""
+        """Stops following placed runs. They go on, and the next start or another node follows them."""
         if self._placed is not None:
             await self._placed.detach()
             self._placed = None
 
     def hurry(self) -> None:
-        """Ends the grace time of a scheduler that is stopping: what still runs is interrupted."""
+        """Ends the grace time of a stopping scheduler, which then interrupts the runs that are left."""
         self._hurry.set()
 
     async def _wait_for_the_end(self, runner: Runner, grace_seconds: float | None) -> None:
-        """Waits for running work, then interrupts it, then leaves what ignores that to the next recovery."""
+        """Waits for running work, then interrupts it, then abandons what is left to the next recovery."""
         executor = self._runtime.executor
         if not await self._wait_and_say(runner, grace_seconds) or runner.running:
             executor.stop_all(FailureKind.INTERRUPTED)
@@ -251,7 +250,7 @@ class Lifespan(Services):
                 await runner.abandon()
 
     async def _wait_and_say(self, runner: Runner, grace_seconds: float | None) -> bool:
-        """Waits for running work, and logs how much is left to wait. Returns whether it ended, or somebody hurries."""
+        """Waits for running work, and logs the rest of the grace time. Returns False if the grace time ends first."""
         left = math.inf if grace_seconds is None else grace_seconds
         while True:
             rest = f" and are interrupted in {in_words(round(left * 1_000_000))}" if left < math.inf else ""
@@ -264,7 +263,7 @@ class Lifespan(Services):
                 return False
 
     async def _within(self, seconds: float | None, *ends: Any) -> bool:
-        """Returns whether one of `ends` came within that time."""
+        """Returns whether one of `ends` is done within this time."""
         tasks = [asyncio.ensure_future(end) for end in ends]
         clock = asyncio.ensure_future(self._runtime.clock.sleep(seconds)) if seconds is not None else None
         await asyncio.wait([*tasks, clock] if clock else tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -274,7 +273,7 @@ class Lifespan(Services):
         return came
 
     def _listen_for_signals(self) -> asyncio.Event:
-        """Returns an event that the first SIGTERM or SIGINT sets; the second ends the grace time."""
+        """Returns an event that the first SIGTERM or SIGINT sets; the second signal ends the grace time."""
         loop, signalled = asyncio.get_running_loop(), asyncio.Event()
 
         def stop() -> None:
@@ -287,7 +286,7 @@ class Lifespan(Services):
         return signalled
 
     async def _crash(self) -> None:
-        """Drops everything in memory and frees the database for another scheduler, for `testing.crash`."""
+        """Drops everything in memory and unlocks the database for another scheduler, for `testing.crash`."""
         self._runtime.dispatcher.stop()
         self._runtime.timer.stop()
         if self._store is not None and self._runner is not None:

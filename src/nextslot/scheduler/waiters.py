@@ -1,4 +1,4 @@
-"""Lets callers in this process wait until a job and its retries (a chain) have ended, for `Services.wait`."""
+"""Lets callers in this process wait until a chain (a job and its retries) has ended, for `Services.wait`."""
 
 import asyncio
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Waiters:
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
 
     async def wait(self, chain_id: str) -> Ended:
-        """Returns when the chain has ended, here or on another node."""
+        """Waits until the chain has ended, here or on another node, and returns the end."""
         with self._events.listening():
             while True:
                 ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -60,7 +60,7 @@ class Waiters:
                 waiter.set_result(None)
 
     async def look(self) -> None:
-        """Releases callers whose chains have ended on another node."""
+        """Wakes the callers whose chains have ended on another node."""
         if self._waiters and self._access.gate.store is not None:
             chains = list(self._waiters)
             for chain_id in await self._access.read(lambda tx: [one for one in chains if _end_of_chain(tx, one)]):
@@ -72,7 +72,7 @@ class Waiters:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(Unavailable("the scheduler was stopped before this job ended"))
-                    waiter.exception()  # A caller that still reads the end of the chain gets its answer from there.
+                    waiter.exception()  # Marks the error as retrieved: a caller may return before it awaits this.
 
 
 def _end_of_chain(tx: Tx, chain_id: str) -> Ended | None:

@@ -1,4 +1,4 @@
-"""Commands about engines, where runs go that leave this machine: list them, give a lost run up."""
+"""Commands about engines, on which runs can be placed: list them, give up a lost run."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 

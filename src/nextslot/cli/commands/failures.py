@@ -1,4 +1,4 @@
-"""The command `failures`: what failed alike, how often and when; with a fingerprint it retries, mutes and notes."""
+"""The command `failures`: lists failures by fingerprint; retries, mutes or annotates one fingerprint."""
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nextslot.client import Failure, Failures
 
 HEADINGS = ("FINGERPRINT", "TYPE", "KIND", "COUNT", "WHEN", "LAST", "MESSAGE")
-# How much a line shows of a fingerprint and of a message.
+# How many characters of a fingerprint and of a message a line shows.
 SHORT, WIDE = 8, 70
 
 

@@ -315,7 +315,7 @@ def why(session: Session, job: JobId) -> None:
     def sentences() -> None:
         for reason in found.reasons:
             output.say(output.clean(reason.text))
-        # The reasons are there at once. The forecast may take a moment, in which they can be read.
+        # Prints the reasons at once, so that people can read them while the forecast is made.
         is_awaited = found.status in ("WAITING", "QUEUED") and found.forecast_at is None
         _expected(session.client.why(job_id, FORECAST_SECONDS) if is_awaited else found)
 
@@ -374,7 +374,7 @@ def _answer(
     job_id = arguments.job_id(client, job)
     if name is None:
         chain = client.job(job_id).chain
-        # The same answer again, after one that was lost, is answered with the stored one.
+        # Uses the last wait even if it was answered: the server answers a repeated answer with the stored one.
         wait = (chain[-1].awaiting or chain[-1].await_signal) if chain else None
         if wait is None:
             raise Invalid(f"job {job_id} does not wait for an answer; name the signal to send one before it does")

@@ -1,4 +1,4 @@
-"""Commands about quotas: what admins grant each office at most."""
+"""Commands about quotas: the limits that admins grant to each office."""
 
 from typing import Annotated, Any
 
@@ -8,7 +8,7 @@ from nextslot.cli import arguments
 from nextslot.cli.session import Session, add_group
 
 Which = Annotated[str, typer.Argument(metavar="OFFICE", help="The office's id.", show_default=False)]
-# How a value that is no number is shown.
+# How a value that is not a number is shown.
 WORDS = {("job_types", "[]"): "all", ("own_resources", "False"): "no", ("own_resources", "True"): "yes"}
 
 

@@ -1,4 +1,4 @@
-"""The command `stats`: what ended over time, as a table with one line for each step."""
+"""The command `stats`: how many jobs ended over time, as a table with one line for each step."""
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any

@@ -55,7 +55,7 @@ def _fields(
 ) -> Any:
     made = {"job_type": job_type}
     if group is not None:
-        # Without a type, the first parameter is in its place.
+        # Without a type, the first parameter is in the place of the type.
         params = [*([job_type] if job_type is not None else ()), *(params or ())]
         made = _group(group)
     elif job_type is None:

@@ -1,1 +1,1 @@
-"""Serves direct requests: callers who wait on HTTP, and their reservations."""
+"""Serves direct requests: callers who wait for a result on their HTTP connection, and their reservations."""

@@ -1,4 +1,4 @@
-"""ConnectedCallers: the direct callers who are connected to this process, and what they are sent while they wait."""
+"""ConnectedCallers: the direct callers who are connected to this process, and the messages to them while they wait."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from nextslot.store.tables import direct
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A message to a connected caller: `place`, `started`, `progress`, `output`, and `result` as the last one."""
+    """A message to a connected caller: `place`, `started`, `progress` or `output`, and `result` as the last message."""
 
     kind: str
     data: Mapping[str, Any]
@@ -24,7 +24,7 @@ class ConnectedCaller:
         self._ids = {"direct_id": direct_id, "run_id": run_id}
         self.ended: asyncio.Future[Direct] = asyncio.get_running_loop().create_future()
         self.updates: asyncio.Queue[Update | Unavailable] | None = None
-        # The number of callers before this one, if its wait timed out.
+        # The number of callers before this caller, if the wait timed out.
         self.ahead = 0
         self._place: int | None = None
         self.has_started = False
@@ -34,7 +34,7 @@ class ConnectedCaller:
             self.updates.put_nowait(Update(kind, data))
 
     def send_place(self, ahead: int) -> None:
-        """Sends the place if it has changed. Drops a place that was read before the start and arrives after it."""
+        """Sends the place if it has changed. Drops a place that was read before the start but arrives after it."""
         if not self.has_started and ahead != self._place:
             self._place = ahead
             self.send("place", {**self._ids, "ahead": ahead})
@@ -48,11 +48,11 @@ class ConnectedCaller:
             self.updates.put_nowait(error)
         if not self.ended.done():
             self.ended.set_exception(error)
-            self.ended.exception()  # Whoever follows the updates instead does not look at it.
+            self.ended.exception()  # Marks the error as retrieved: `stream` does not await it.
 
 
 class ConnectedCallers(dict[str, ConnectedCaller]):
-    """The callers by the id of their run."""
+    """The connected callers by the id of their run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class ConnectedCallers(dict[str, ConnectedCaller]):
                 caller.send_place(ahead)
 
     async def read_places(self, store: Store, office_id: str) -> None:
-        """Reads and sends the places. Reads again if places were sent meanwhile, since those may be newer."""
+        """Reads the places of an office's callers and sends them. Reads again if others sent newer places meanwhile."""
         while True:
             sent = self._places_sent
             waiting = await store.read(lambda tx: direct.waiting_ids(tx, office_id))
@@ -82,7 +82,7 @@ class ConnectedCallers(dict[str, ConnectedCaller]):
                 return self.send_places(waiting)
 
     def send_away(self, error: Unavailable, *, is_waiting: bool) -> None:
-        """Answers those who wait, or all, with an error: how they ended cannot be stored."""
+        """Answers waiting callers, or all callers, with an error, because their end cannot be stored."""
         for run_id, caller in list(self.items()):
             if not (is_waiting and caller.has_started):
                 del self[run_id]

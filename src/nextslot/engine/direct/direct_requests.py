@@ -1,9 +1,9 @@
-"""DirectExecutionHandler: gives a caller who waits for its result the next slot, and interrupts no job (DEC-004).
+"""DirectExecutionHandler: gives the next slot to a caller who waits for a result, and interrupts no job (DEC-004).
 
-Each caller is a row, and the first who waits in an office has the reservation until its work starts. While a caller
-waits, the queue of its office dispatches nothing that falls under one of its limits, and the units that the first needs
-are held in all offices. No job is created, and the order of the queue stays as it is. The functions over a transaction
-come first, then those for connected callers.
+Each caller is a row. The first waiting caller of an office has the reservation until the caller's work starts. While a
+caller waits, the dispatcher starts no job of this office that falls under one of the caller's limits, and in all
+offices it holds the units that the first caller needs. The handler creates no job and leaves the order of the queue as
+it is. The functions over a transaction come first, then the functions for connected callers.
 """
 
 import asyncio
@@ -48,13 +48,13 @@ CANCELLED = "cancelled"
 OWNER_GONE = "its owner is gone"
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-# The form of the ids that we give: a chosen id must not have it, so that the two are never mixed up.
+# The form of the ids that nextslot generates: a chosen id must not have this form, so that the two never collide.
 _OURS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDirect:
-    """A direct request."""
+    """A direct request, as its caller sends it."""
 
     job_type: str
     params: Mapping[str, Json] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class NewDirect:
 
 
 class CallersStore(Protocol):
-    """The store as one caller uses it: what is created is stored with the name of the caller."""
+    """The store as one caller uses it: rows that the caller creates are stored with the caller's name."""
 
     @property
     def store(self) -> Store: ...
@@ -102,7 +102,7 @@ class DirectExecutionHandler:
     # Functions over a transaction.
 
     def request(self, tx: Tx, wanted: NewDirect, run_id: str, now: Instant) -> Direct:
-        """Stores the caller behind those who wait. The first of its office gets the reservation."""
+        """Stores the caller behind the waiting ones. The first caller of an office gets the reservation."""
         office = self._intake.office(tx, wanted.office_id)
         direct_id = wanted.direct_id or run_id
         if direct.find(tx, direct_id, wanted.office_id) is not None:
@@ -141,7 +141,7 @@ class DirectExecutionHandler:
         return caller
 
     def start(self, tx: Tx, caller: direct.WaitingCaller, now: Instant) -> None:
-        """Claims the work of a caller, counts it in its limits, and passes its reservation on to the next caller."""
+        """Claims the work of a caller, counts it in its limits, and gives the next caller the reservation."""
         lane = self._lanes.lane(tx, caller.lane_id)
         worker_id = self._workers.take(tx, lane)
         self._pass_on(tx, caller.run_id, caller.office_id, "RELEASED", now)
@@ -179,9 +179,9 @@ class DirectExecutionHandler:
         now: Instant,
         waited_us: int = 0,
     ) -> Direct | None:
-        """Stores an outcome that has waited `waited_us`. Returns None if the execution had ended already.
+        """Stores an outcome, which was known `waited_us` before. Returns None if the execution had ended already.
 
-        It has no job: what its caller calls it stands in for the job's id.
+        A direct execution has no job: its caller's id for it stands in for the job's id.
         """
         ended = direct.finish(tx, run_id, outcome, Instant(now - waited_us))
         if ended is None:
@@ -203,9 +203,9 @@ class DirectExecutionHandler:
         ahead: int = 0,
         lost: Set[str] = frozenset(),
     ) -> Direct | None:
-        """Ends a caller who waits, with `ahead` callers before it. Returns None if it does not wait.
+        """Ends the wait of a caller who had `ahead` callers before them. Returns None if the caller does not wait.
 
-        `lost` are the callers whose node has crashed: none of them gets the reservation.
+        `lost` are the callers whose node has crashed; none of these gets the reservation.
         """
         found = direct.get(tx, run_id)
         if found is None or found.status is not DirectStatus.WAITING:
@@ -221,14 +221,14 @@ class DirectExecutionHandler:
     def do_due(self, tx: Tx, now: Instant, limit: int) -> tuple[bool, Instant | None]:
         """Ends waits that timed out, stops work that timed out, and renews reservations, for the callers of this node.
 
-        Returns whether that was all, and when something is due next.
+        Returns whether everything due was done, and when something is due next.
         """
         here = self._here
         self._expire_orphaned(tx, now, frozenset())
         over = direct.over(tx, here, now, limit)
         for run_id in over:
             self._end_wait(tx, run_id, now)
-        # All of them: those that ignore their stop stay overdue, and must not hide the others.
+        # Reads all overdue work: work that ignores its stop stays overdue, and must not hide other overdue work.
         overdue = direct.overdue(tx, here, now, ALL)
         for run_id, expires_at in direct.expiring(tx, here, now.after(RENEWED_BEFORE_SECONDS)):
             if self.is_connected(run_id):
@@ -244,21 +244,22 @@ class DirectExecutionHandler:
 
     @property
     def _here(self) -> str | None:
-        """Returns the node whose callers are handled; None for the callers of all nodes."""
+        """Returns the node whose callers this handler serves; None for the callers of all nodes."""
         return self._node
 
     def is_here(self, caller: direct.WaitingCaller) -> bool:
-        """Returns whether the caller is connected to this node, which then does the work."""
+        """Returns whether the caller is connected to this node, which then runs the caller's work."""
         return caller.node_id == self._node
 
     def is_connected(self, run_id: str) -> bool:
         return run_id in self.callers
 
     def recover(self, tx: Tx, node_id: str | None = None) -> int:
-        """Ends what a crash of one node, or of all, has left: executions FAILED, reservations EXPIRED (spec 11.10).
+        """Ends what a crash of one node, or of all, has left: executions become FAILED, reservations EXPIRED (spec
+        11.10).
 
-        The next caller of another node gets the reservation. Reservations that have no execution, which only a damaged
-        database has, are EXPIRED too. Returns how many were ended. Safe to repeat.
+        The next caller of another node gets the reservation. Reservations without an execution, which only a damaged
+        database contains, become EXPIRED too. Returns how many executions and reservations this ended. Safe to repeat.
         """
         now = self._clock.now()
         unfinished = direct.unfinished(tx, node_id)
@@ -280,7 +281,7 @@ class DirectExecutionHandler:
         return len(orphaned)
 
     def _end_wait(self, tx: Tx, run_id: str, now: Instant) -> None:
-        """Ends a wait that timed out; the answer says how many callers were ahead."""
+        """Ends a wait that timed out, and stores how many callers were ahead, for the answer."""
         found = direct.get(tx, run_id)
         assert found is not None
         ahead = direct.waiting_ids(tx, found.office_id).index(run_id)
@@ -298,7 +299,7 @@ class DirectExecutionHandler:
     def _pass_on(
         self, tx: Tx, run_id: str, office_id: str, status: str, now: Instant, lost: Set[str] = frozenset()
     ) -> None:
-        """Gives the reservation of a caller who will not wait any more to the next one, if the caller has it."""
+        """Passes the reservation of a caller who stops waiting, if the caller has it, to the next caller."""
         waiting = [one for one in direct.waiting_ids(tx, office_id) if one != run_id]
         reservation_id = direct.release(tx, run_id, status)
         if reservation_id is not None:
@@ -331,8 +332,8 @@ class DirectExecutionHandler:
     # Connected callers.
 
     async def execute(self, access: CallersStore, wanted: NewDirect) -> Direct:
-        """Waits for the slot and for the work. Returns how it ended. A caller that is cancelled gives up its place."""
-        # Read now, because a caller may disconnect after the scheduler has closed its store.
+        """Waits for the slot and for the work. Returns how the execution ended. Gives up the place if cancelled."""
+        # The store is read now, because a caller may disconnect after the scheduler has closed its store.
         store = access.store
         run_id, caller = self._connect(wanted)
         try:
@@ -346,7 +347,7 @@ class DirectExecutionHandler:
             raise
 
     async def stream(self, access: CallersStore, wanted: NewDirect) -> AsyncGenerator[Update, None]:
-        """Does the same as `execute`, and yields place, progress and output as they come, and the result at the end."""
+        """Does the same as `execute`, but yields places, progress and output as they come, and the result last."""
         store = access.store
         run_id, caller = self._connect(wanted)
         caller.updates = asyncio.Queue()
@@ -368,7 +369,7 @@ class DirectExecutionHandler:
                 self._disconnect(store, run_id, wanted.detach)
 
     async def drain(self, store: Store) -> None:
-        """Ends all callers who wait, because the scheduler stops; work that runs goes on."""
+        """Ends the waits of all callers because the scheduler stops. Work that has started goes on."""
         try:
             await self.end_waits(store, DRAINING)
         except Unavailable as error:
@@ -382,13 +383,13 @@ class DirectExecutionHandler:
             await store.write(lambda tx, d=run_id: self.give_up(tx, d, reason, self._clock.now()))  # type: ignore[misc]
 
     async def close(self) -> None:
-        """Answers the callers who are left: how their work ended could not be stored."""
+        """Answers the remaining callers with an error, because the end of their work could not be stored."""
         self.callers.send_away(Draining("the scheduler has stopped, and could not store the result"), is_waiting=False)
         if self._goodbyes:
             await asyncio.wait(self._goodbyes)
 
     def cancel(self, tx: Tx, direct_id: str, office_id: str, now: Instant) -> Direct:
-        """Ends a direct execution that waits, or stops the work of one that runs."""
+        """Ends a direct execution that waits, or requests the stop of one that runs."""
         found = direct.find(tx, direct_id, office_id)
         if found is None:
             raise NotFound("direct execution", direct_id)
@@ -404,7 +405,7 @@ class DirectExecutionHandler:
         return ended or found
 
     async def look(self, store: Store) -> None:
-        """Reads what another node may have changed, and sends it to the callers of this node."""
+        """Reads changes that another node may have made, and sends them to the callers of this node."""
         waited_in: dict[str, None] = {}
         for run_id, caller in list(self.callers.items()):
             found = await store.read(lambda tx, d=run_id: direct.get(tx, d))  # type: ignore[misc]
@@ -447,7 +448,7 @@ class DirectExecutionHandler:
         task.add_done_callback(self._goodbyes.discard)
 
     async def _leave(self, store: Store, run_id: str, detach: bool) -> None:
-        """Gives up the place, or stops the work unless it is detached."""
+        """Gives up the caller's place; if the work has started and is not detached, stops the work."""
 
         def leave(tx: Tx) -> None:
             if self.give_up(tx, run_id, HUNG_UP, self._clock.now()) is None and not detach:
@@ -471,7 +472,7 @@ def _try_later(reason: str) -> str:
 
 
 def answered(ended: Direct, ahead: int) -> Direct:
-    """Returns the execution to the caller, or raises if the work never started."""
+    """Returns the execution that has ended; raises if its work never started."""
     if ended.status is DirectStatus.CANCELLED and ended.reason == WAITED_TOO_LONG:
         waited = ended.waited_seconds or 0
         raise SlotBusy(ahead, f"the slot did not come free within {waited:g} seconds; callers ahead: {ahead}")

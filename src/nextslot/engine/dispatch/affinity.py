@@ -1,8 +1,10 @@
-"""Affinity: on a resource that goes by it, work that needs what is loaded goes first, for a limited time.
+"""Affinity: lets jobs that need what a resource has already loaded (such as a model) start before others for a limited
+time.
 
-What a resource has loaded is the affinity of the last job that started there; both are stored. The next job in order
-that needs something else is passed over, at most for the `affinity_wait_seconds` of the resource. Then it starts, and
-what it needs is loaded. So ABCABC becomes AABBCC, and the next job in order never waits longer than that for others.
+What a resource has loaded is the affinity of the last job that started on the resource; the database stores both. The
+dispatcher passes over the next job in order if that job needs something else, but at most for the
+`affinity_wait_seconds` of the resource. Then that job starts, and the resource loads what the job needs. So ABCABC
+becomes AABBCC, and no job that is next in order waits longer than that for others.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +15,7 @@ from nextslot.store.tables.jobs import FirstInLane
 
 from .dispatch_round import DispatchRound
 
-# Of so many lanes with what is loaded, the first that fits is taken.
+# A search reads at most so many lanes whose affinity is loaded, and takes the first lane that fits.
 MOST_LANES = 16
 
 
@@ -37,7 +39,7 @@ def is_loaded(round_: DispatchRound, lane: Lane) -> bool:
 
 
 def note_passed_callers(round_: DispatchRound, started: Lane, waiting: Sequence[Lane]) -> None:
-    """Stores since when direct callers who need something else are passed over, if the one who starts was preferred."""
+    """Stores since when callers with another affinity are passed over, if the started caller was preferred."""
     for resource in started.resources.keys() & round_.loaded.keys() if is_loaded(round_, started) else ():
         before = waiting[: waiting.index(started)]
         if any(resource in other.resources and other.affinity != started.affinity for other in before):
@@ -59,7 +61,7 @@ def _preferring(round_: DispatchRound, lane: Lane) -> Iterator[str]:
 
 
 def _is_over(round_: DispatchRound, resource: str) -> bool:
-    """Returns whether others were passed over for as long as the resource allows; also if it allows nothing now."""
+    """Returns whether jobs were passed over for as long as the resource allows, or it allows no wait now."""
     since, wait = round_.loaded[resource][1], round_.engine.lanes.affinity_waits.get(resource, 0)
     return wait == 0 or (since is not None and since.after(wait) <= round_.now)
 
@@ -82,7 +84,7 @@ def _first_with(
 
 
 def _lanes_with(round_: DispatchRound, affinity: str) -> Iterable[Lane]:
-    """Returns lanes with this affinity: those that this transaction knows, and the first that are stored."""
+    """Returns lanes with this affinity: those that this transaction has read, and the first ones in the database."""
     known = [lane_id for office in round_.counters.offices for lane_id in office.waiting]
     stored = lanes.of_affinity(round_.tx, affinity, MOST_LANES)
     found = (round_.engine.lanes.lane(round_.tx, lane_id) for lane_id in dict.fromkeys([*known, *stored]))

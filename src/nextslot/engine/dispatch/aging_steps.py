@@ -1,4 +1,4 @@
-"""Aging: gives jobs that have been ready for a period of their office a step forward. `TimeoutManager` calls it."""
+"""Aging: gives jobs that have been ready for an aging period of their office a step forward, for `TimeoutManager`."""
 
 from nextslot.domain import aging
 from nextslot.domain.jobs import order_priority
@@ -8,18 +8,18 @@ from nextslot.system.instant import Instant
 
 from .limits_and_slots import Lanes
 
-# How many jobs a transaction changes at most; a tick at once does the rest.
+# A transaction changes at most so many jobs; a tick follows at once and changes the rest.
 BATCH = 1_000
 
 
 def do_due(tx: Tx, lanes: Lanes, now: Instant) -> bool:
-    """Stores the steps that are due, and applies new periods. Returns whether that was all."""
+    """Stores the aging steps that are due, and applies changed periods. Returns whether nothing is left to do."""
     left = BATCH - _take_steps(tx, lanes, now)
     return left > 0 and _apply_new_period(tx, now, left)
 
 
 def _take_steps(tx: Tx, lanes: Lanes, now: Instant) -> int:
-    """Stores the steps that are due, and where the lanes of the jobs stand now. Returns how many jobs were due."""
+    """Stores the steps that are due and the new places of the jobs' lanes. Returns how many jobs were due."""
     found = jobs.to_age(tx, now, BATCH)
     if found:
         aged = [
@@ -33,11 +33,11 @@ def _take_steps(tx: Tx, lanes: Lanes, now: Instant) -> int:
 
 
 def _apply_new_period(tx: Tx, now: Instant, limit: int) -> bool:
-    """Lets ready jobs of an office get their next step a new period from now at the latest. Returns whether that was
-    all.
+    """Gives the ready jobs of one office their next step no later than a new period from now. Returns whether no office
+    is left.
 
-    It goes through the queue from the front, and stores how far it has got. A job that moves meanwhile gets its next
-    step from its move, so none is left out.
+    The function goes through the queue from the front, a page in each transaction, and stores the place that it has
+    reached. A job that moves meanwhile gets its next step from its move, so no job is left out.
     """
     office = offices.aging(tx)
     if office is None:

@@ -1,6 +1,6 @@
-"""DispatchRound: one round of dispatch at the end of a transaction: what may start, and the starts themselves.
+"""DispatchRound: one round of dispatch at the end of a transaction. It finds the jobs that may start, and starts them.
 
-`Dispatcher` makes a round. `fairness` chooses the next job, `starvation` protects jobs that were passed over.
+`Dispatcher` creates the round. `fairness` chooses the next job; `starvation` protects jobs that were passed over.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,19 +25,19 @@ from nextslot.system.instant import Instant
 
 from .resource_outages import Outages
 
-# How many jobs of a lane are read ahead, where there is room for several.
+# A round reads at most so many jobs of a lane at once, where limits have room for several.
 MOST_HEADS = 10
 
 
 class Started:
-    """The jobs that a transaction has started. A work that keeps this object finds them in it after the commit."""
+    """The jobs that a transaction has started. A unit of work that keeps this object can read them after the commit."""
 
     def __init__(self, tx: Tx) -> None:
         self.claims: list[Claim] = []
 
 
 class CapacityHold(NamedTuple):
-    """Units that are kept free for a direct caller with a reservation, or for a starving job."""
+    """Units of limits that the round keeps free for a direct caller with a reservation, or for a starving job."""
 
     kind: WorkKind
     id: str
@@ -45,7 +45,7 @@ class CapacityHold(NamedTuple):
 
 
 class _Starting(NamedTuple):
-    """A chosen job whose start is not written yet."""
+    """A chosen job whose start the round has not written yet."""
 
     run_id: str
     job_id: str
@@ -68,33 +68,33 @@ class DispatchRound:
             self.buckets.now = self.now
         self.hints = lanes.hints(tx)
         self.paused = lanes.pauses(tx) if self.hints.pauses else set()
-        # Resources that do not answer; True where one job may start as a probe.
+        # The held resources, which do not answer; True for a resource that one job may probe by starting.
         self.unavailable = outages.held(tx, self.now) if self.hints.outages else {}
         self.holds: list[CapacityHold] = []
-        # The units of all holds, by limit.
+        # The units of all capacity holds, by limit.
         self._held: dict[str, int] = {}
-        # The largest turn of an office. Turns grow: the office with the smallest was served longest ago.
+        # The largest turn of all offices. Each start gives its office a larger one, so the smallest was served longest
+        # ago.
         self.turn = self.hints.last_turn
-        # Open lanes of offices that this transaction has not touched, with their turns; None until they are read.
+        # Open lanes of offices that this transaction has not touched, with the offices' turns; None until read.
         self.others: list[tuple[int, Lane]] | None = None
-        # Lanes of offices about which another node decides at the same time.
+        # Open lanes of offices about which another node decides at the same time.
         self.busy: list[Lane] = []
         # The first jobs of each lane in reverse order, so that the first is the last element.
         self._heads: dict[int, list[FirstInLane]] = {}
         self._starting: list[_Starting] = []
-        # By resource that goes by affinity: what it has loaded, and since when others are passed over for that.
+        # What each resource with affinity has loaded, and since when jobs with another affinity are passed over.
         self.loaded = lanes.loaded(tx) if engine.lanes.affinity_waits else {}
 
-    # What may start.
+    # Which jobs may start.
 
     @property
     def is_scheduler_paused(self) -> bool:
         return ("scheduler", "") in self.paused
 
     def is_allowed(self, lane: Lane) -> bool:
-        """Returns whether no pause, outage, rate or missing handler holds the lane back. A job that these hold back
-        waits; it does not count as passed over.
-        """
+        """Returns whether no pause, outage, rate or missing handler holds the lane back. A job that one of these holds
+        back waits, but does not count as passed over."""
         if not self.is_answering(lane):
             return False
         if lane.job_type not in self.engine.job_types and not self.engine.workers.runs_elsewhere(lane.job_type):
@@ -105,9 +105,8 @@ class DispatchRound:
         )
 
     def is_answering(self, lane: Lane) -> bool:
-        """Returns whether every resource of the lane answers, or a job of the lane may be the probe, and no rate of the
-        lane is used up.
-        """
+        """Returns whether every resource of the lane answers, or may be probed by a job of the lane, and no rate of the
+        lane is used up."""
         if self.unavailable and not all(self.unavailable.get(resource, True) for resource in lane.resources):
             return False
         return self.buckets is None or self.buckets.are_open(lane.needs)
@@ -116,7 +115,7 @@ class DispatchRound:
         return self.counters.has_room(lane.needs, self._held) and self._fits_this_node(lane)
 
     def may_start(self, lane: Lane, needs: Mapping[str, int]) -> bool:
-        """Returns whether the lane is allowed and these of its needs fit; asks first what refuses most often."""
+        """Returns whether the lane is allowed and these needs fit. Checks needs first: they refuse most often."""
         return self.counters.has_room(needs, self._held) and self.is_allowed(lane) and self._fits_this_node(lane)
 
     def full_limits(self, lane: Lane) -> set[str]:
@@ -124,29 +123,29 @@ class DispatchRound:
         return {key for key, units in lane.needs.items() if self.counters.room({key: units}, self._held) <= 0}
 
     def fits_elsewhere(self, lane: Lane) -> bool:
-        """Does the same for an open lane of another office: `open` means that the office itself has room."""
+        """Returns whether a job of an open lane of another office fits. Checks shared limits only: `open` means that
+        the office's own limits have room."""
         return self.counters.has_room(lane.shared, self._held) and self._fits_this_node(lane)
 
     def could_ever_fit(self, lane: Lane) -> bool:
-        """Returns whether a job of the lane could start if nothing else ran. If not, no units are held for it."""
+        """Returns whether a job of the lane could start if nothing else ran. If not, no units are held for the job."""
         return self.counters.could_ever_fit(lane.needs) and self.engine.workers.could_ever_fit(lane)
 
     def _fits_this_node(self, lane: Lane) -> bool:
-        """Returns whether this node can run what the limits allow; if it cannot, notifies the other nodes."""
+        """Returns whether this node can run a job of the lane. If this node cannot, notifies the other nodes."""
         if lane.job_type in self.engine.job_types and self.engine.workers.has_room(self.tx, lane):
             return True
         self.tell_others()
         return False
 
     def tell_others(self) -> None:
-        """Lets the other nodes look for work that this one cannot do, unless they look anyway or know of it."""
+        """Notifies the other nodes of work that this node cannot do, unless they know or nothing is new."""
         if not self.counters.is_announced and self.counters.has_news():
             self.tx.announce("work")
 
     def enter(self, lane: Lane) -> bool:
-        """Returns whether this transaction may decide about the office of an open lane. If another node does so now,
-        leaves the lanes of that office out.
-        """
+        """Returns whether this transaction may decide about the office of an open lane. If another node decides about
+        that office now, adds the lane to `busy` and leaves the lanes of the office out."""
         if self.tx.has_entered(lane.office_id):
             return True
         if self.tx.try_enter(lane.office_id):
@@ -157,7 +156,7 @@ class DispatchRound:
         return False
 
     def hold(self, kind: WorkKind, id: str, lane: Lane) -> None:
-        """Keeps the units free that the lane needs, for the rest of the round."""
+        """Keeps the units that the lane needs free for one caller or job until the round ends."""
         self.holds.append(CapacityHold(kind, id, lane.needs))
         for key, units in lane.needs.items():
             self._held[key] = self._held.get(key, 0) + units
@@ -168,13 +167,13 @@ class DispatchRound:
         """Returns the first job of a lane that has ready jobs."""
         heads = self._heads.get(lane.lane_id)
         if not heads:
-            self.write_starts()  # A chosen job would otherwise be read again as a waiting one.
+            self.write_starts()  # Otherwise the query would return a chosen job as a ready one again.
             limit = min(max(self.counters.room(lane.needs), 1), MOST_HEADS)
             heads = self._heads[lane.lane_id] = jobs.heads(self.tx, lane.lane_id, limit)[::-1]
         return heads[-1]
 
     def read_heads(self, lanes_: Sequence[Lane]) -> None:
-        """Reads the first jobs of lanes that have ready jobs together, if there are several."""
+        """Reads the first jobs of all these lanes in one query, if several of them have ready jobs."""
         missing = [lane.lane_id for lane in lanes_ if not self._heads.get(lane.lane_id)]
         if len(missing) > 1:
             self.write_starts()
@@ -194,8 +193,8 @@ class DispatchRound:
         if heads:
             heads.pop()
         office = counters.office(lane.office_id)
-        # Larger than all turns so far: of two offices that one round serves, the first is served again first. An
-        # office that was served last stays so.
+        # The new turn is larger than all turns so far, so of two offices that one round serves, the one served first is
+        # also served first in the next round. An office that was served last keeps its turn.
         if office.turn < self.turn or not office.turn:
             self.turn = office.turn = max(self.turn + 1, self.now)
         counters.start(lane)
@@ -205,7 +204,7 @@ class DispatchRound:
         self.note_loaded(lane)
 
     def note_loaded(self, lane: Lane) -> None:
-        """Stores what the resources of a lane have loaded once a job of it starts."""
+        """Stores what the resources of a lane have loaded when a job of the lane starts."""
         if lane.affinity is None:
             return
         for resource in lane.resources.keys() & self.engine.lanes.affinity_waits.keys():
@@ -213,7 +212,7 @@ class DispatchRound:
                 self._load(resource, lane.affinity, None)
 
     def note_passed_for_affinity(self, resource: str) -> None:
-        """Stores since when the next job in order is passed over for those that need what is loaded."""
+        """Stores since when the next job in order is passed over for jobs that need what the resource has loaded."""
         affinity, since = self.loaded[resource]
         if since is None:
             self._load(resource, affinity, self.now)
@@ -223,14 +222,14 @@ class DispatchRound:
         lanes.load(self.tx, resource, affinity, passed_since)
 
     def note_probe(self, lane: Lane) -> None:
-        """Lets no second job start on a held resource until the outcome of this one is known."""
+        """Keeps further jobs from starting on a held resource until the outcome of its probe is known."""
         tried = [resource for resource in lane.resources if self.unavailable.get(resource)]
         if tried:
             self._outages.let_through(self.tx, tried)
             self.unavailable.update(dict.fromkeys(tried, False))
 
     def write_starts(self) -> None:
-        """Stores the starts of all chosen jobs together: first their runs, then the jobs."""
+        """Stores the starts of all chosen jobs together: their runs first, then the jobs."""
         starting, self._starting = self._starting, []
         if not starting:
             return
@@ -238,7 +237,7 @@ class DispatchRound:
         isolated = [self._is_isolated(one, earlier) for one, earlier in zip(starting, attempts, strict=True)]
         for one, is_isolated in zip(starting, isolated, strict=True):
             is_inside = self.engine.job_types.runs_inside(one.lane.job_type) and not is_isolated
-            # A later attempt may go on with an earlier session: which one it has is stored when it begins that.
+            # A retry may continue the session of an earlier attempt; the session is stored when the retry begins it.
             session_id = one.session_id if one.spec.retry_of is None else None
             runs.begin(self.tx, one.run_id, one.job_id, self.now, session_id, is_inside, one.devices)
         for one in starting:
@@ -247,7 +246,7 @@ class DispatchRound:
             self._launch(one, 1 + len(earlier), is_isolated)
 
     def _attempts(self, one: _Starting) -> list[ChainRun]:
-        """Reads the attempts of its chain before this one."""
+        """Reads the earlier attempts of the job's chain."""
         return [] if one.spec.retry_of is None else jobs.attempts(self.tx, one.spec.chain_id, one.job_id)[:-1]
 
     def _is_isolated(self, one: _Starting, earlier: list[ChainRun]) -> bool:

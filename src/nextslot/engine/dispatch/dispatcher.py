@@ -1,7 +1,7 @@
-"""Dispatcher: claims at the end of a transaction what may start; the runner runs it after the commit.
+"""Dispatcher: claims, at the end of a transaction, the jobs that may start. The runner runs them after the commit.
 
-Direct callers come first, then starving jobs (`starvation`), then the others (`fairness`). The
-dispatcher does not decide how a job ends (JobFinisher does), and changes jobs only by starting them.
+The dispatcher serves direct callers first, then starving jobs (`starvation`), then all other jobs (`fairness`). It
+changes jobs only by starting them; `JobFinisher` decides how a job ends.
 """
 
 from collections.abc import Iterator
@@ -33,13 +33,13 @@ class Dispatcher:
         self._outages = outages
         self.starvation_after_seconds = starvation_after_seconds
         self._is_started = False
-        # Whether this node is being drained: it starts nothing more, and other nodes may.
+        # Whether this node is being drained: a drained node starts nothing more, while other nodes may.
         self.is_held = False
-        # Whether this node may work: other nodes may treat its runs as lost as soon as its lease is over.
+        # Whether this node holds its lease. Once the lease is over, other nodes may treat its runs as lost.
         self.has_lease = True
 
     def start(self) -> None:
-        """Claims what may run at the end of each transaction from now on."""
+        """Lets each transaction from now on claim at its end what may run."""
         self._is_started = True
 
     def stop(self) -> None:
@@ -50,7 +50,7 @@ class Dispatcher:
         return self._is_started and self.has_lease and not self.is_held
 
     def claim(self, tx: Tx) -> None:
-        """Starts every job that order and limits allow now. Runs at the end of each transaction that touched them."""
+        """Starts every job that order and limits allow now, at the end of each transaction that touched the queue."""
         counters, buckets = self._engine.lanes.counters(tx), self._engine.lanes.buckets(tx)
         if buckets is not None:
             buckets.now = self._engine.clock.now()
@@ -59,7 +59,7 @@ class Dispatcher:
         elif counters.is_touched:
             round_ = DispatchRound(self._engine, self._outages, tx)
             if round_.hints.passed_over_since is not None and starving(round_, self.starvation_after_seconds):
-                # What is kept for it may be less than before this transaction, and then others may start.
+                # The round may hold fewer units for starving jobs than before, which lets other jobs start.
                 counters.is_freed = True
             while round_.hints.callers and self._start_caller(round_):
                 pass
@@ -77,7 +77,7 @@ class Dispatcher:
             self._engine.timer.note(tx, buckets.save())
 
     def look(self, tx: Tx) -> DispatchRound:
-        """Returns a round with the pauses, outages and holds that a claim would find now; starts nothing."""
+        """Returns a round with the pauses, outages and capacity holds that a claim would find now. Starts nothing."""
         round_ = DispatchRound(self._engine, self._outages, tx)
         for caller, lane in self._callers(round_):
             if caller.reserved_at is not None:
@@ -96,14 +96,14 @@ class Dispatcher:
     # Direct callers.
 
     def _start_caller(self, round_: DispatchRound) -> bool:
-        """Starts the first caller who fits and whom no earlier caller of the office is before. Holds the units that the
-        first caller of each office needs. Returns False if no caller could start.
+        """Starts the first direct caller who fits and has no earlier caller of the same office before them on a full
+        limit. Holds the units that the first caller of each office needs. Returns False if no caller could start.
 
-        Pauses do not apply to callers, and the order of the queue stays as it is. A job of another office that has
-        starved for longer than a reservation exists goes before the caller (spec 4.12).
+        Pauses do not apply to callers, and the order of the queue stays as it is. A job of another office goes before
+        the caller if the job has starved for longer than the caller's reservation has existed (spec 4.12).
         """
         held = {hold.id for hold in round_.holds}
-        # By office, the limits that an earlier caller waits for.
+        # By office, the limits that its earlier callers wait for.
         waited_for: dict[str, set[str]] = {}
         waiting = list(self._callers(round_))
         first = sorted(waiting, key=lambda one: not is_loaded(round_, one[1])) if round_.loaded else waiting

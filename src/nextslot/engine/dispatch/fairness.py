@@ -1,8 +1,9 @@
-"""Fairness: serves, of the offices that have a job which fits, the one that was served longest ago.
+"""Fairness: of the offices that have a job which fits, starts a job of the office that was served longest ago.
 
-`Dispatcher.claim` calls `start_next` until nothing fits. Of the offices that the transaction has not touched, only one
-open lane of each class is read; of the others, as many lanes from the front of each class as are needed to find the
-first job that fits. So the cost of a round grows neither with the number of offices nor with that of their lanes.
+`Dispatcher.claim` calls `start_next` until no job fits. Of the offices that the transaction has touched, a round reads
+as many lanes from the front of each class as it needs to find the first job that fits. Of all other offices, it reads
+only one open lane of each class. So the cost of a round grows neither with the number of offices nor with the number of
+their lanes.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from .starvation import note_passed_over
 
 
 def start_next(round_: DispatchRound) -> bool:
-    """Starts one job of the office that was served longest ago and has one that fits. Returns False if none has."""
+    """Starts a fitting job of the office that was served longest ago. Returns False if no office has one."""
     best: tuple[int, str] | None = None
     first: tuple[Lane, FirstInLane] | None = None
     for office in sorted(round_.counters.offices, key=_turn):
@@ -51,7 +52,7 @@ def _turn(office: OfficeCounters) -> tuple[int, str]:
 
 
 def first_fitting(round_: DispatchRound, office: OfficeCounters) -> tuple[Lane, FirstInLane] | None:
-    """Returns the first job in order (INV-004) of the office that may start, with its lane."""
+    """Returns the first job in order (INV-004) of the office that may start, with the lane of the job."""
     if office.is_paused:
         return None
     counters = round_.counters
@@ -77,15 +78,14 @@ def _open_lanes(round_: DispatchRound, office: OfficeCounters, lane_ids: Sequenc
 
 
 def _is_class_open(round_: DispatchRound, lane_id: int) -> bool:
-    """Returns whether lanes of this class may start as far as this is the same for all of them in the office."""
+    """Returns whether the limits that all lanes of this class share within the office let a job start."""
     lane = round_.engine.lanes.lane(round_.tx, lane_id)
     return not round_.counters.is_class_closed(lane) and round_.may_start(lane, lane.class_needs)
 
 
 def _first_of(round_: DispatchRound, office: OfficeCounters, among: Sequence[Lane]) -> tuple[Lane, FirstInLane] | None:
-    """Returns the first job of some lanes. Reads only jobs of lanes that may have it, and stores the places of those
-    that have not, so that the next search does not read these again.
-    """
+    """Returns the first job of these lanes. Reads jobs only of lanes that may contain this job. Stores the true place
+    of each lane whose first job is further behind, so that the next search does not read that lane again."""
     if len(among) == 1:
         return among[0], round_.head(among[0])
     first: tuple[Lane, FirstInLane] | None = None
@@ -101,7 +101,7 @@ def _first_of(round_: DispatchRound, office: OfficeCounters, among: Sequence[Lan
 
 
 def _first_elsewhere(round_: DispatchRound, best: tuple[int, str] | None) -> tuple[int, Lane] | None:
-    """Returns the lane of the office that was served before `best`, longest ago; None if there is no such office."""
+    """Returns a lane of the office that was served longest ago, before `best`; None if there is no such office."""
     found = min(_open_elsewhere(round_), key=_turn_elsewhere, default=None)
     return found if found is not None and (best is None or _turn_elsewhere(found) < best) else None
 
@@ -111,7 +111,7 @@ def _turn_elsewhere(found: tuple[int, Lane]) -> tuple[int, str]:
 
 
 def _open_elsewhere(round_: DispatchRound) -> list[tuple[int, Lane]]:
-    """Returns one lane for each class that fits, of offices that this transaction has not touched, with their turns."""
+    """Returns, for each class that fits, one lane of an office not touched by this transaction, with its turn."""
     if not round_.counters.is_freed or not round_.hints.has_open_lanes:
         return []
     if round_.others is None:

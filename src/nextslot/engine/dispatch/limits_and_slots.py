@@ -1,9 +1,9 @@
-"""Limits and slots: how much room there is for what may start.
+"""Limits and slots: how much room limits and nodes have for jobs that may start.
 
-`Lanes` says which limits a job falls under. `TransactionCounters` are the counters of those limits in one transaction:
-they are read once, changed in memory and written once, before the commit, so that a job that ends and the next of its
-kind that starts write nothing where they cancel out. `Workers` are the numbered slots of this node, of which a running
-job holds one (INV-003).
+`Lanes` says which limits a job falls under. `TransactionCounters` holds the counters of those limits in one
+transaction: it reads them once, changes them in memory and writes them once before the commit. If a job ends and the
+next one of its kind starts, the changes cancel out and nothing is written. `Workers` are the numbered slots of this
+node; each running job holds one (INV-003).
 """
 
 from collections import Counter
@@ -30,38 +30,38 @@ from .rates import NO_RATES, Rates, TransactionBuckets
 
 _NOTHING = LaneTally()
 _NO_WAITS: Mapping[str, float] = {}
-# How many lanes are read at once, in order: an office rarely has more with ready jobs.
+# The number of lanes that one query reads, in order; an office rarely has more lanes with ready jobs.
 LANES_AT_ONCE = 16
-# A transaction that has changed more lanes of an office writes them before it looks for the first of them.
+# A transaction that has changed more lanes of one office writes them before it searches for the first of them.
 MOST_IN_MEMORY = 200
-# How many lanes a process remembers.
+# The largest number of lanes in the cache of a process.
 MOST_KNOWN = 20_000
 
 
 class Combination(NamedTuple):
-    """The lane that a job would have: its class and itself by name, and whether the office has them."""
+    """The lane that a job would have: the names of class and lane, and whether the office has them already."""
 
     class_key: str
     lane_key: str
     is_new_class: bool
-    # Whether it has no ready jobs, or does not exist.
+    # Whether the lane has no ready jobs, or does not exist.
     is_new_lane: bool
 
 
 class Lanes:
     def __init__(self, policy: ConcurrencyPolicy) -> None:
         self.policy = policy
-        # A cache of lanes, which never change until they are deleted; filled from committed rows only.
+        # A cache of lanes, filled from committed rows only. A lane never changes until it is deleted.
         self._known = LanesLearned({}, {})
 
     @property
     def affinity_waits(self) -> Mapping[str, float]:
-        """Returns the resources that go by affinity, with the time for which the next job in order may wait for it."""
+        """Returns the resources with an affinity wait, and how long the next job in order may wait for each."""
         return getattr(self.policy, "affinity_waits", _NO_WAITS)
 
     @property
     def rates(self) -> Rates:
-        """Returns what may start or be used in a minute, by limit."""
+        """Returns the rates by limit: how many jobs may start, or how many tokens may be used, in a minute."""
         return getattr(self.policy, "rates", NO_RATES)
 
     def lane_for(
@@ -74,7 +74,7 @@ class Lanes:
         affinity: str | None = None,
         limit_keys: Sequence[str] | None = None,
     ) -> int:
-        """Returns the lane of such a job, and creates it when it is first needed."""
+        """Returns the lane of a job with these properties, and stores the lane if it does not exist."""
         if affinity is not None and not any(resource in self.affinity_waits for resource in resources):
             affinity = None
         told = str(sorted(resources.items())) + ("" if affinity is None else f" {affinity}")
@@ -116,7 +116,7 @@ class Lanes:
         resources: Mapping[str, int],
         limit_keys: Sequence[str] | None = None,
     ) -> Combination:
-        """Returns which lane such a job would have; creates nothing."""
+        """Returns which lane a job with these properties would have. Stores nothing."""
         _, local, _, class_key = self._limits_of(office, role, job_type, resources, None, limit_keys)
         lane_id = lanes.find(tx, office.office_id, class_key, local)
         is_new_class = lane_id is None and not lanes.has_class(tx, office.office_id, class_key)
@@ -132,7 +132,7 @@ class Lanes:
         affinity: str | None = None,
         limit_keys: Sequence[str] | None = None,
     ) -> tuple[Mapping[str, int], dict[str, int], dict[str, int], str]:
-        """Returns all limits of such a job, those of its office and the others, and its class."""
+        """Returns the limits of a job: all keys, the needs within the office, the shared needs, and the class."""
         keys = self.policy.keys(office.office_id, role, job_type, resources)
         if affinity is not None:
             keys = {**keys, affinity_key(office.office_id, affinity): 1}
@@ -153,7 +153,7 @@ class Lanes:
         return tx.local(self._new_counters)
 
     def buckets(self, tx: Tx) -> TransactionBuckets | None:
-        """Returns the buckets of a transaction; None where no limit has a rate."""
+        """Returns the buckets of the rates in a transaction; None if no limit has a rate."""
         return tx.local(self._new_buckets) if self.rates else None
 
     def _new_buckets(self, tx: Tx) -> TransactionBuckets:
@@ -168,29 +168,29 @@ class Lanes:
         return known
 
     def learn(self, by_id: Mapping[int, Lane], by_limits: Mapping[tuple[str, str | None, str, str], int]) -> None:
-        """Follows a commit."""
+        """Adds the lanes of a committed transaction to the cache."""
         if len(self._known.by_id) + len(self._known.by_limits) > MOST_KNOWN:
             self._known = LanesLearned({}, {})
         self._known.by_id.update(by_id)
         self._known.by_limits.update(by_limits)
 
     def forget(self) -> None:
-        """Follows a commit that has deleted lanes, here or on another node."""
+        """Empties the cache after a commit, here or on another node, that has deleted lanes."""
         self._known = LanesLearned({}, {})
 
 
 class NewLanes:
-    """What a transaction adds to the lanes of offices, so that their quotas are checked before the commit."""
+    """The lanes that a transaction adds to offices, to check the quotas of these offices before the commit."""
 
     def __init__(self, tx: Tx) -> None:
-        # By office, the lanes that had no ready job before.
+        # By office, the lanes that had no ready job before this transaction.
         self.by_office: dict[str, set[int]] = {}
-        # The offices that have a combination of type and resources for the first time.
+        # The offices that get a new combination of type and resources.
         self.new_classes: set[str] = set()
 
 
 class OfficeCounters:
-    """The first lanes of one office that have ready jobs, and those that this transaction has changed."""
+    """The first lanes of one office with ready jobs, and the lanes that this transaction has changed."""
 
     def __init__(
         self,
@@ -203,17 +203,17 @@ class OfficeCounters:
     ) -> None:
         self.office_id = office_id
         self.is_paused = is_paused
-        # The period after which a ready job gets a step; None: its jobs do not age.
+        # The period after which a ready job gets a step; None if the jobs of the office do not age.
         self.aging_seconds = aging_seconds
         # How many direct callers wait in each lane.
         self.callers = callers
         self.turn = turn
         self.stored_turn = turn
         self.lanes: dict[int, LaneCounts] = {}
-        # The same as it is stored: (ready, is_open, turn, first).
+        # The values that the database has for each lane: (ready, is_open, turn, first).
         self.stored: dict[int, tuple[int, bool, int, Bound | None]] = {}
         self.know(counts)
-        # What is not read yet, by class; None until a lane behind the first ones is needed.
+        # The lanes that were not read yet, by class; None until a search needs a lane behind the first ones.
         self.unread: dict[str, ClassFront] | None = {} if len(counts) < LANES_AT_ONCE else None
 
     @property
@@ -221,7 +221,7 @@ class OfficeCounters:
         return [lane_id for lane_id, counts in self.lanes.items() if counts.ready > 0]
 
     def bound(self, lane_id: int) -> Bound:
-        """Returns the place of the first ready job of a lane, or one before it."""
+        """Returns the place of the first ready job of a lane, or a place before that job."""
         first = self.lanes[lane_id].first
         assert first is not None
         return first
@@ -238,15 +238,15 @@ class TransactionCounters:
         self._tx = tx
         self._lanes = lanes_
         self._offices: dict[str, OfficeCounters] = {}
-        # By key: the stored limits that were read, the units that this transaction has taken, and the room left.
+        # By limit key: the stored limits that were read, the units that this transaction has taken, and the room left.
         self._limits: dict[str, Limit] = {}
         self._units: dict[str, int] = {}
         self._room: dict[str, int] = {}
         self._tallies: dict[int, LaneTally] = {}
-        # Whether shared units came free, so that jobs of other offices may start too.
+        # Whether this transaction freed shared units, so that jobs of other offices may start too.
         self.is_freed = False
-        # Whether the other nodes look for work too, because they heard the same: else nodes that are full, with jobs
-        # that wait, would wake each other without end.
+        # Whether the other nodes received the same notification and look for work too. Without this check, full nodes
+        # with waiting jobs would wake each other without end.
         self.is_announced = False
 
     @property
@@ -259,14 +259,14 @@ class TransactionCounters:
 
     @property
     def has_changes(self) -> bool:
-        """Returns whether this transaction may change how many jobs are in the queue."""
+        """Returns whether this transaction may change the number of jobs in the queue."""
         return self.is_touched or bool(self._tallies)
 
     def office(self, office_id: str) -> OfficeCounters:
-        """Returns the counters of an office, and reads them when they are first needed."""
+        """Returns the counters of an office, and reads them on the first call."""
         known = self._offices.get(office_id)
         if known is None:
-            # Another policy may share what no stored limit shows, so its transactions are alone.
+            # Another policy may share what no stored limit shows, so each of its transactions runs alone.
             self._tx.enter(office_id if type(self._lanes.policy) is Limits else None)
             is_paused, callers, turn, aging, counts = lanes.of_office(self._tx, office_id, LANES_AT_ONCE)
             waiting = direct.waiting_lanes(self._tx, office_id) if callers else Counter[int]()
@@ -274,14 +274,14 @@ class TransactionCounters:
         return known
 
     def caller_leaves(self, office_id: str, lane_id: int) -> None:
-        """Counts one waiting caller less. Its row is changed already, so counters that are read only now are right."""
+        """Counts one waiting caller less. The row has changed already, so counters read later are right."""
         if office_id in self._offices:
             self._offices[office_id].callers[lane_id] -= 1
         else:
             self.office(office_id)
 
     def is_closed(self, lane: Lane) -> bool:
-        """Returns whether the queue dispatches nothing of a lane: its office is paused, or a direct caller waits."""
+        """Returns whether the lane may start nothing: its office is paused, or a direct caller waits for its limits."""
         return self.office(lane.office_id).is_paused or self.is_behind_caller(lane)
 
     def is_emptied(self, lane: Lane) -> bool:
@@ -290,11 +290,11 @@ class TransactionCounters:
         return known is not None and lane.lane_id in known.lanes and known.lanes[lane.lane_id].ready <= 0
 
     def is_behind_caller(self, lane: Lane) -> bool:
-        """Returns whether a direct caller of the office waits who falls under a limit of the lane (DEC-004)."""
+        """Returns whether a direct caller of the office waits for a limit that the lane falls under too (DEC-004)."""
         return self._is_behind_caller(self.office(lane.office_id), lane.needs)
 
     def is_class_closed(self, lane: Lane) -> bool:
-        """Returns whether `is_closed` is true of every lane of the class in this office."""
+        """Returns whether `is_closed` holds for every lane of the class in this office."""
         office = self.office(lane.office_id)
         return office.is_paused or self._is_behind_caller(office, lane.class_needs)
 
@@ -310,13 +310,13 @@ class TransactionCounters:
         return any(self._limits[key].capacity for key in common)
 
     def include_all_offices(self) -> None:
-        """Includes every office with waiting jobs in the round of this transaction."""
+        """Includes every office with waiting jobs in the dispatch round of this transaction."""
         for office_id in lanes.waiting_offices(self._tx):
             self.office(office_id)
         self.is_freed = True
 
     def add_ready(self, lane_id: int, bound: Bound, jobs: int = 1) -> None:
-        """Counts jobs of a lane that became ready; `bound` is the place of the first of them."""
+        """Counts jobs of a lane that became ready; `bound` is the place of the first of these jobs."""
         counts = self._counts(lane_id)
         if counts.ready == 0 or counts.first is None:
             counts.first = bound
@@ -331,7 +331,7 @@ class TransactionCounters:
         self._counts(lane_id).ready -= 1
 
     def lower(self, lane_id: int, bound: Bound) -> None:
-        """Records the new place of a ready job if it is before the first of its lane."""
+        """Records the new place of a ready job if that place is before the first job of the lane."""
         counts = self._counts(lane_id)
         if counts.first is None or bound < counts.first:
             counts.first = bound
@@ -349,7 +349,7 @@ class TransactionCounters:
         return self._counts(lane_id).ready
 
     def unread(self, office: OfficeCounters) -> dict[str, ClassFront]:
-        """Returns by class the lanes with ready jobs that were not read yet; mostly none."""
+        """Returns, by class, the lanes with ready jobs that were not read yet; usually none."""
         if len(office.lanes) > MOST_IN_MEMORY + len(office.unread or ()):
             self._write_lanes(office)
             self._write_tallies()
@@ -360,7 +360,7 @@ class TransactionCounters:
         return office.unread
 
     def read_more(self, office: OfficeCounters, class_key: str) -> list[int]:
-        """Reads the next lanes of a class. Returns those that were not known."""
+        """Reads the next lanes of a class. Returns the ones that this transaction had not read before."""
         assert office.unread is not None
         place = office.unread.pop(class_key).place
         found = lanes.of_class(self._tx, office.office_id, class_key, place, LANES_AT_ONCE + 1)
@@ -380,28 +380,28 @@ class TransactionCounters:
         return known
 
     def start(self, lane: Lane) -> None:
-        """Counts a job of this lane that starts, in its limits and their rates."""
+        """Counts a starting job of this lane in its limits and their rates."""
         self.take(lane)
         if (buckets := self._lanes.buckets(self._tx)) is not None:
             buckets.take(lane)
 
     def use_tokens(self, lane: Lane, result: Json) -> None:
-        """Counts the tokens that a result of this lane says were used."""
+        """Takes the tokens that the result of a job of this lane reports from the buckets of the lane."""
         if (buckets := self._lanes.buckets(self._tx)) is not None:
             buckets.take_tokens(lane, result)
 
     def take(self, lane: Lane) -> None:
-        """Counts a job of this lane that runs."""
+        """Counts a running job of this lane in its limits."""
         self._use(lane, 1)
 
     def give_back(self, lane: Lane) -> None:
-        """Counts a job of this lane that has ended."""
+        """Counts an ended job of this lane out of its limits."""
         self._use(lane, -1)
         self.office(lane.office_id)
         self.is_freed = True
 
     def room(self, needs: Mapping[str, int], held: Mapping[str, int] | None = None) -> int:
-        """Returns how many jobs with these needs could start now, beside the units that are held for others."""
+        """Returns how many jobs with these needs could start now, apart from the units that are held for others."""
         self.know(needs)
         room = self._room
         if held:
@@ -409,7 +409,7 @@ class TransactionCounters:
         return min((room[key] // units for key, units in needs.items()), default=UNLIMITED)
 
     def has_room(self, needs: Mapping[str, int], held: Mapping[str, int]) -> bool:
-        """Returns whether one job with these needs could start now. A round asks this of each lane at each start."""
+        """Returns whether one job with these needs could start now. A round calls it for each lane at each start."""
         room = self._room
         for key, units in needs.items():
             if key not in room:
@@ -419,13 +419,13 @@ class TransactionCounters:
         return True
 
     def could_ever_fit(self, needs: Mapping[str, int]) -> bool:
-        """Returns whether such a job could start if nothing else ran."""
+        """Returns whether a job with these needs could start if nothing else ran."""
         self.know(needs)
         room = self._lanes.policy.room
         return all(room(key, self._limits[key].capacity, 0) >= units for key, units in needs.items())
 
     def know(self, limit_keys: Iterable[str]) -> None:
-        """Reads the limits that were not read yet, in one statement."""
+        """Reads, in one statement, the given limits that this transaction has not read yet."""
         missing = [key for key in limit_keys if key not in self._room]
         if missing:
             for key, limit in lanes.limits(self._tx, missing).items():
@@ -433,13 +433,13 @@ class TransactionCounters:
                 self._measure(key)
 
     def forget_limits(self) -> None:
-        """Lets the limits be read again, because the transaction has entered another office."""
+        """Forgets the limits, so that they are read again: this transaction has entered another office."""
         self._limits, self._room = {}, {}
         if (buckets := self._lanes.buckets(self._tx)) is not None:
             buckets.forget()
 
     def has_news(self) -> bool:
-        """Returns whether other nodes may find something to start that they could not start before."""
+        """Returns whether this transaction may let other nodes start something that they could not start before."""
         return self._tx.is_alone or any(
             units < 0 and (key not in self._limits or self._limits[key].capacity) for key, units in self._units.items()
         )
@@ -449,7 +449,7 @@ class TransactionCounters:
         for office in self._offices.values():
             self._save_office(office)
         self._write_tallies()
-        # In one order: transactions about other offices may count the same limits that are not set.
+        # Always in one order, to avoid deadlocks: transactions about other offices may count the same shared limits.
         for key, units in sorted(self._units.items()):
             if units:
                 lanes.use(self._tx, key, units)
@@ -482,9 +482,8 @@ class TransactionCounters:
             lanes.take_turn(self._tx, office.office_id, office.turn)
 
     def _opened(self, office: OfficeCounters) -> set[int]:
-        """Returns of each class one lane that the office itself would let start a job: the one that was open, if it can
-        still be.
-        """
+        """Returns, for each class, one lane from which the office's own limits let a job start. Keeps the lane that was
+        open before, if it can still be open."""
         chosen: dict[str, int] = {}
         unread = self.unread(office)
         for lane_id in sorted(office.waiting, key=lambda lane_id: not office.lanes[lane_id].is_open):
@@ -513,7 +512,7 @@ class TransactionCounters:
         return buckets is None or buckets.are_open(limit_keys)
 
     def _write_lanes(self, office: OfficeCounters) -> None:
-        """Writes what has changed. Where a lane stands is written apart: jobs that start from it do not change that."""
+        """Writes the changed lanes. Writes their places apart, because a start mostly does not change them."""
         for lane_id, counts in office.lanes.items():
             ready, is_open, turn, first = office.stored[lane_id]
             if counts.ready != ready:
@@ -525,15 +524,17 @@ class TransactionCounters:
 
 
 class HeldDevices:
-    """The named devices of this node that are in use in one transaction, each with the worker that holds it."""
+    """The named devices of this node that are in use in one transaction, each with the worker that holds the device."""
 
     def __init__(self, by_device: dict[tuple[str, str], str]) -> None:
         self.by_device = by_device
 
 
 class Workers:
-    """A cache of the `worker_id` of the running jobs. Each transaction changes its own copy, and the cache follows at
-    the commit (`SlotsChanged`). The database refuses two running jobs with one worker.
+    """The numbered slots of this node: a cache of the `worker_id` of the running jobs.
+
+    Each transaction changes its own copy, and the commit updates the cache (`SlotsChanged`). The database refuses two
+    running jobs with one worker.
     """
 
     def __init__(
@@ -543,15 +544,15 @@ class Workers:
         resources: Mapping[str, int] | None = None,
         devices: NodeDevices | None = None,
     ) -> None:
-        """Allows `most` runs at once if it is not 0, and no more units of a resource than this machine has."""
+        """Allows at most `most` runs at once (0: no limit), and no more units than this machine has."""
         self.node = node
         self.most = most
         self.resources = dict(resources or {})
-        # Which of these resources have named units. The database knows which of them are in use.
+        # The resources of this node whose units are named devices. The database knows which devices are in use.
         self.devices = devices or NodeDevices()
-        # Devices on which processes of others compute, as `GpuWatch` saw them last; no run gets them.
+        # Devices on which processes of other programs compute, as `GpuWatch` last saw them; no run gets these devices.
         self.busy_devices: Mapping[tuple[str, str], str] = {}
-        # Resources that any node lists: nodes that do not list such a resource have none of it.
+        # The resources that any node lists. A node that does not list such a resource has no units of it.
         self.counted: Set[str] = self.resources.keys()
         self._elsewhere: Mapping[str, int] = {}
         self._types_elsewhere: Set[str] = frozenset()
@@ -560,7 +561,7 @@ class Workers:
         self._lowest = 1
 
     def know_others(self, resources: Mapping[str, int], job_types: Set[str]) -> None:
-        """Takes over, of the other nodes, the most units of each resource on a live one, and the job types they run."""
+        """Stores what other live nodes offer: the most units of each resource on one node, and all job types."""
         self.counted = self.resources.keys() | resources.keys()
         self._elsewhere, self._types_elsewhere = resources, job_types
 
@@ -568,7 +569,7 @@ class Workers:
         return job_type in self._types_elsewhere
 
     def could_ever_fit(self, lane: Lane) -> bool:
-        """Returns whether some node could run such a job if nothing else ran."""
+        """Returns whether some node could run a job of the lane if nothing else ran."""
         return all(
             units <= max(self.resources.get(resource, 0), self._elsewhere.get(resource, 0))
             for resource, units in lane.resources.items()
@@ -577,20 +578,19 @@ class Workers:
 
     @property
     def is_full(self) -> bool:
-        """Returns whether this node runs as many jobs as it may."""
+        """Returns whether this node runs as many jobs as it is allowed to."""
         return bool(self.most) and len(self._taken) >= self.most
 
     def makes_room(self, tx: Tx) -> bool:
-        """Returns whether this node is full before this transaction and not after it, and so has to look for what it
-        was told of while it was full.
-        """
+        """Returns whether this transaction ends the state in which this node is full. The node must then look for the
+        work of which others notified it while it was full."""
         if not self.is_full or not self._types_elsewhere:
             return False
         change = tx.local(self._new_change)
         return len((self._taken - change.freed) | change.taken) < self.most
 
     def has_room(self, tx: Tx, lane: Lane) -> bool:
-        """Returns whether this node can run one more such job."""
+        """Returns whether this node can run one more job of the lane."""
         if not self.most and not self.counted:
             return True
         change = tx.local(self._new_change)
@@ -603,7 +603,7 @@ class Workers:
         ) and all(len(names) >= lane.resources[resource] for resource, names in self._free_devices(tx, lane).items())
 
     def assign(self, tx: Tx, worker_id: str, lane: Lane) -> Devices:
-        """Gives the named devices that the lane needs to a worker that starts. Returns them by resource."""
+        """Stores which named devices a starting worker holds for the lane. Returns the devices by resource."""
         free = self._free_devices(tx, lane)
         chosen = {resource: names[: lane.resources[resource]] for resource, names in free.items()}
         if chosen:
@@ -628,12 +628,12 @@ class Workers:
         }
 
     def not_held(self, tx: Tx, seen: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
-        """Returns of the devices on which somebody computes those that no run of this node holds."""
+        """Returns the devices with processes on them that no run of this node holds."""
         held = tx.local(self._held_devices).by_device
         return {device: words for device, words in seen.items() if device not in held}
 
     def missing_devices(self, tx: Tx, lane: Lane) -> dict[tuple[str, str], str]:
-        """Returns the devices that others use, of the resources of which a run of the lane finds too few free ones."""
+        """Returns the devices in use by other programs, of resources with too few free ones for a run of the lane."""
         short = {name for name, free in self._free_devices(tx, lane).items() if len(free) < lane.resources[name]}
         return {device: words for device, words in self.busy_devices.items() if device[0] in short}
 
@@ -655,25 +655,25 @@ class Workers:
         return f"{self.node}/slot-{slot}"
 
     def hold(self, tx: Tx, worker_id: str, lane: Lane) -> None:
-        """Counts the slot of a job that runs already."""
+        """Counts the slot of a job that was running before this process counted slots."""
         slot = self._slot(worker_id)
         if slot is not None:
             self._take(tx.local(self._new_change), slot, lane)
 
     def free(self, tx: Tx, worker_id: str | None, lane: Lane) -> None:
         slot = self._slot(worker_id)
-        # Of work that this process did not start, nothing says whether its resources had named devices.
+        # For a run that this process did not start, nothing says whether its resources had named devices.
         if worker_id and (lane.resources.keys() & self.devices.names.keys() if slot in self._taken else lane.resources):
             self._release_devices(tx, worker_id)
         if slot not in self._taken:
-            return  # A slot of another node, or of an earlier incarnation, was never counted here.
+            return  # This process never counted a slot of another node or of an earlier incarnation.
         change = tx.local(self._new_change)
         change.freed.add(slot)
         if self.counted:
             change.units.subtract(lane.resources)
 
     def _slot(self, worker_id: str | None) -> int | None:
-        """Returns the number of the slot; None if it is a slot of another node."""
+        """Returns the number of the slot; None for a slot of another node."""
         node, _, slot = (worker_id or "").rpartition("/slot-")
         return int(slot) if node == self.node else None
 
@@ -694,7 +694,7 @@ class Workers:
         return change
 
     def apply(self, node: str, taken: set[int], freed: set[int], units: Counter[str]) -> None:
-        """Follows a commit."""
+        """Updates the slots in memory after a commit."""
         self._taken -= freed
         self._taken |= taken
         self._used.update(units)

@@ -1,4 +1,4 @@
-"""Node eligibility: why no live node can run a job. `forecast/why.py` adds it to its answer."""
+"""Node eligibility: says why no live node can run a job. `forecast/why.py` adds this to its answer."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,16 +11,16 @@ from nextslot.domain import (
     Reason,
 )
 
-# How many nodes the sentence names, and how many the data.
+# The largest number of nodes that the sentence names, and that the data contains.
 MOST_SAID = 5
 MOST_NAMED = 20
-# Problems that end by themselves when running work ends.
+# Problems that end without an operator, when running work ends.
 PASSING = {"full", "units_in_use"}
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why one node cannot run a job: a word, the rest of a sentence, and numbers."""
+    """The reason why one node cannot run a job: a word, the rest of a sentence, and numbers."""
 
     node_id: str
     word: str
@@ -48,11 +48,11 @@ def has_handler(nodes: Sequence[Node], job_type: str) -> bool:
 
 
 def no_node(nodes: Sequence[Node], lane: Lane, usage: Usage) -> Reason | None:
-    """Returns the reason why no live node can run such a job now; None if one can, or if none has a handler."""
+    """Returns why no live node can run a job of the lane now; None if a node can, or if none has a handler."""
     live = [node for node in nodes if node.is_live]
     if not has_handler(live, lane.job_type):
         return None
-    # If any node, even one that is away, lists a resource, then nodes that do not list it have none of it.
+    # If any node, even one that is away, lists a resource, then nodes that do not list it have no units of it.
     counted = {resource for node in nodes for resource in node.resources}
     found = [_obstacle(node, lane, counted, usage) for node in live]
     obstacles = [one for one in found if one is not None]

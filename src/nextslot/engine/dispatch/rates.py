@@ -1,9 +1,10 @@
-"""Rates: buckets that refill. Each start takes one from the bucket of each of its limits, and its tokens when it ends.
+"""Rates: buckets that refill. A start takes one from the bucket of each of its limits; an end takes the tokens it
+reports.
 
-A bucket is one stored instant, that at which it is full again; it is changed in the transaction of the start or end. So
-no crash and no other node lets a rate be exceeded. Work that a bucket holds back waits for one alarm, at the instant at
-which the bucket has something again. Like work on a resource that does not answer, it is not passed over, and no units
-are held for it.
+A bucket is stored as one instant, at which the bucket is full again. The transaction of the start or the end changes
+this instant, so neither a crash nor another node lets a rate be exceeded. All work that a bucket holds back waits for
+one alarm, at the instant at which the bucket is no longer empty. Such work does not count as passed over and gets no
+units held, like work on a resource that does not answer.
 """
 
 from collections import Counter
@@ -23,7 +24,7 @@ _FULL = Bucket(Instant(0))
 
 
 class UsedUp(NamedTuple):
-    """A bucket without anything in it, and when it has something again."""
+    """A bucket that is empty, and the instant at which it is no longer empty."""
 
     limit_key: str
     unit: RateUnit
@@ -32,26 +33,26 @@ class UsedUp(NamedTuple):
 
 
 class TransactionBuckets:
-    """The buckets that a transaction has read, and what it takes from them."""
+    """The buckets that a transaction has read, and what the transaction takes from them."""
 
     def __init__(self, tx: Tx, of_policy: Rates) -> None:
         self._tx = tx
         self._rates = of_policy
         self._stored: dict[BucketKey, Bucket] = {}
         self._taken: Counter[BucketKey] = Counter()
-        # Those that hold work back.
+        # The empty buckets that hold work back.
         self._refusing: set[BucketKey] = set()
         # The time of the transaction's dispatch round.
         self.now = Instant(0)
 
     def are_open(self, limit_keys: Mapping[str, int]) -> bool:
-        """Returns whether no rate of these limits is used up. If one is, the timer looks again when it is not."""
+        """Returns whether no rate of these limits is used up. Notes empty buckets, so that a timer dispatches later."""
         closed = [(one.limit_key, one.unit) for one in self.used_up(limit_keys)]
         self._refusing.update(closed)
         return not closed
 
     def used_up(self, limit_keys: Mapping[str, int]) -> Iterator[UsedUp]:
-        """Yields the rates of these limits that are used up."""
+        """Yields the rates of these limits whose bucket is empty."""
         for limit_key in limit_keys:
             for unit, rate in self._rates.get(limit_key, {}).items():
                 until = rate.opens_at(self._full_at((limit_key, unit), rate))
@@ -63,7 +64,7 @@ class TransactionBuckets:
         self._take(lane, RateUnit.STARTS, 1)
 
     def take_tokens(self, lane: Lane, result: Json) -> None:
-        """Takes the tokens that a result says were used."""
+        """Takes the tokens that a result reports from the buckets of a lane."""
         if tokens := used_tokens(result):
             self._take(lane, RateUnit.TOKENS, tokens)
 
@@ -73,11 +74,11 @@ class TransactionBuckets:
                 self._taken[limit_key, unit] += number
 
     def forget(self) -> None:
-        """Lets the buckets be read again, because the transaction has entered another office."""
+        """Forgets the buckets, so that they are read again: the transaction has entered another office."""
         self._stored = {}
 
     def save(self) -> Instant | None:
-        """Writes the buckets that have changed. Returns when the first of those that hold work back has something."""
+        """Writes the changed buckets. Returns when the first bucket that holds work back is no longer empty."""
         first: Instant | None = None
         for key in sorted(self._taken.keys() | self._refusing):
             rate = self._rates[key[0]][key[1]]
@@ -99,7 +100,7 @@ class TransactionBuckets:
 
 
 def used_tokens(result: Json) -> int:
-    """Returns how many tokens a result says were used, as OpenAI's protocol says it: `usage.total_tokens`."""
+    """Returns how many tokens a result reports, in the form of OpenAI's protocol: `usage.total_tokens`."""
     usage = result.get("usage") if isinstance(result, dict) else None
     total = usage.get("total_tokens") if isinstance(usage, dict) else None
     return total if isinstance(total, int) and not isinstance(total, bool) and total > 0 else 0

@@ -1,10 +1,10 @@
-"""Outages: holds a resource that does not answer, so that jobs do not use up their retries on it.
+"""Outages: holds back jobs that need a resource which does not answer, so that they do not use up their retries.
 
-After five failures of kind `unavailable` in a row, no job that needs the resource starts. The resource is tried again
-after growing pauses: by its probe if it has one, else by one job that may start.
+After five failures of kind `unavailable` in a row, no job that needs the resource starts. After pauses that grow, the
+resource is tried again: by its probe function if it has one, otherwise by starting one job.
 
-A resource whose quota is used up (kind `quota`) is held until the instant at which the quota is renewed. The timer ends
-such a hold; nothing is tried before.
+A resource whose quota is used up (failure kind `quota`) is held until the instant at which the quota is renewed. The
+timer ends this hold; nothing is tried before.
 """
 
 import logging
@@ -41,15 +41,14 @@ class Outages:
         self._probes: dict[str, Probe] = {}
 
     def set_probe(self, resource: str, probe: Probe) -> None:
-        """Sets the function that finds out whether a held resource answers again."""
+        """Sets the function that checks whether a held resource answers again."""
         self._probes[resource] = probe
 
     # The end of a run.
 
     def after_run(self, tx: Tx, lane: Lane, outcome: Outcome, now: Instant) -> Instant | None:
-        """Notes what an outcome says about the resources of a lane. Returns when a used-up quota is renewed; None: the
-        outcome says nothing about it.
-        """
+        """Stores what an outcome says about the resources of a lane. Returns when a used-up quota is renewed; None if
+        the outcome says nothing about a quota."""
         if outcome.failure_kind is FailureKind.QUOTA:
             return self._use_up(tx, lane, outcome, now)
         for resource in lane.resources:
@@ -57,12 +56,12 @@ class Outages:
                 self._count(tx, resource, now)
             elif outcome.failure_kind not in (FailureKind.CRASH, FailureKind.INTERRUPTED, FailureKind.CANCELLED):
                 self._answered(tx, resource, now)
-            elif outcome.failure_kind is not FailureKind.CRASH:  # Recovery forgets a probe that died.
+            elif outcome.failure_kind is not FailureKind.CRASH:  # Recovery clears a probe that died.
                 self._probe_again(tx, resource, now)
         return None
 
     def _use_up(self, tx: Tx, lane: Lane, outcome: Outcome, now: Instant) -> Instant | None:
-        """Holds the resource that the outcome names, else all of the lane, until the quota is renewed."""
+        """Holds the resource that the outcome names, or else all resources of the lane, until the quota is renewed."""
         named = outcome.quota_resource
         known = None if outcome.quota_until is None else (outcome.quota_until - now) / 1_000_000
         ends = []
@@ -79,7 +78,7 @@ class Outages:
         return max(ends, default=None if known is None else now.after(quota_pause(1, known)))
 
     def _probe_again(self, tx: Tx, resource: str, now: Instant) -> None:
-        """Lets another job probe a held resource after a pause: the one that did so ended without an answer."""
+        """Lets another job probe a held resource after a pause, because the last probe ended without an answer."""
         for outage in outages.all_of_them(tx):
             if outage.resource == resource and outage.is_probed and outage.probe_at is not None:
                 outages.hold(tx, resource, outage.pause_seconds, now)
@@ -102,15 +101,15 @@ class Outages:
             self._events.note(tx, "resource_released", now, None, details={"resource": resource})
 
     def note_silence(self, tx: Tx, resource: str, now: Instant) -> None:
-        """Counts that an engine, which is a resource, did not answer."""
+        """Counts one failure of an engine to answer; an engine is stored as a resource."""
         self._count(tx, resource, now)
 
     def answers_again(self, tx: Tx, resource: str, now: Instant) -> None:
-        """Ends the hold of a resource that was found to answer, before its next probe."""
+        """Ends the hold of a resource that answered before its next probe was due."""
         self._answered(tx, resource, now)
 
     def release(self, tx: Tx, resource: str, now: Instant) -> None:
-        """Ends a hold because an operator says that the resource can be used again."""
+        """Ends a hold because an operator says that the resource is usable again."""
         stored = outages.get(tx, resource)
         if stored is None or stored.held_since is None:
             raise NotFound("hold of the resource", resource)
@@ -124,7 +123,7 @@ class Outages:
     # Dispatch.
 
     def held(self, tx: Tx, now: Instant) -> dict[str, bool]:
-        """Returns the held resources; True where one job may start as the probe."""
+        """Returns the held resources, with True for each that one job may probe by starting."""
         return {
             outage.resource: outage.quota_until is None
             and outage.resource not in self._probes
@@ -135,16 +134,15 @@ class Outages:
         }
 
     def let_through(self, tx: Tx, resources: Iterable[str]) -> None:
-        """Marks resources as being probed by a job that starts."""
+        """Marks resources as being probed by a starting job."""
         for resource in resources:
             outages.probe(tx, resource)
 
     # Probing.
 
     def do_due(self, tx: Tx, now: Instant) -> tuple[list[outages.Outage], Instant | None]:
-        """Ends holds whose quota is renewed. Returns the resources to probe now, and when the next pause ends.
-        Dispatches where a job is the probe.
-        """
+        """Ends the holds whose quota is renewed. Returns the resources to probe now, and when the next pause ends.
+        Dispatches where a starting job is the probe."""
         due = [o for o in outages.all_of_them(tx) if o.probe_at is not None and o.probe_at <= now]
         for outage in [one for one in due if one.quota_until is not None]:
             outages.renew(tx, outage.resource)
@@ -155,7 +153,7 @@ class Outages:
         return [outage for outage in due if outage.resource in self._probes], outages.next_probe(tx, now)
 
     async def probe(self, store: Store, due: Iterable[outages.Outage]) -> None:
-        """Probes each resource, and stores whether it answers."""
+        """Runs the probe of each resource, and stores whether the resource answers."""
         for outage in due:
             is_there = await self._ask(outage.resource, self._probes[outage.resource])
             await store.write(lambda tx, o=outage, yes=is_there: self._probed(tx, o, yes))  # type: ignore[misc]
@@ -163,7 +161,7 @@ class Outages:
     async def _ask(self, resource: str, probe: Probe) -> bool:
         try:
             return await probe()
-        except Exception as error:  # A probe that raises means that the resource does not answer.
+        except Exception as error:  # A probe that raises counts as a resource that does not answer.
             log.info("the probe of the resource %s failed: %s", resource, error)
             return False
 
@@ -177,5 +175,5 @@ class Outages:
             self._timer.note(tx, now.after(pause))
 
     def recover(self, tx: Tx) -> None:
-        """Forgets jobs that were probes: the last incarnation of the scheduler has ended, and they with it."""
+        """Clears the marks of probing jobs: these jobs died with the last incarnation of the scheduler."""
         outages.forget_probes(tx)

@@ -1,7 +1,7 @@
-"""Starvation: a job that a limit has held back for too long while others started gets the next units that come free.
+"""Starvation: gives the next free units to a job that a limit has held back for too long while other jobs started.
 
-`fairness` notes which jobs are passed over. `Dispatcher` serves those that were passed over for
-`starvation_after_seconds` before all others, and holds what they need until it suffices.
+`fairness` stores which jobs are passed over. `Dispatcher` serves the jobs that were passed over for
+`starvation_after_seconds` before all others, and holds free units for each until they suffice.
 """
 
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from .dispatch_round import DispatchRound
 from .limits_and_slots import OfficeCounters
 
 STARVATION_AFTER_SECONDS = 600
-# If more jobs starve, the oldest come first.
+# The largest number of starving jobs that one round reads, oldest first.
 MOST_STARVING = 100
-# Of so many lanes of an office that limits hold back, the first in order, it is noted that they are passed over.
+# Passed-over times are stored for at most so many lanes of an office, the first ones in order.
 MOST_PASSED_OVER = 10
 
 
 def serve_starving(round_: DispatchRound, after_seconds: float, before: WaitingCaller | None = None) -> None:
-    """Starts starving jobs that fit, and holds the units that the others need.
+    """Starts the starving jobs that fit, and holds the units that the others need.
 
-    With `before`, serves those of other offices that have starved for longer than this caller's reservation exists; all
-    of them if the caller has no reservation.
+    With `before`, serves only jobs of other offices that have starved for longer than this caller's reservation has
+    existed; if the caller has no reservation, serves all starving jobs.
     """
     if round_.hints.passed_over_since is None:
         return
-    round_.write_starts()  # What was started must not be found again.
+    round_.write_starts()  # Otherwise the next query would return the started jobs again.
     held = {hold.id for hold in round_.holds}
     for lane, head in starving(round_, after_seconds):
         if head.job_id in held or (before is not None and not _goes_before(lane, head, before)):
@@ -49,9 +49,8 @@ def _goes_before(lane: Lane, head: FirstInLane, caller: WaitingCaller) -> bool:
 
 
 def starving(round_: DispatchRound, after_seconds: float) -> list[tuple[Lane, FirstInLane]]:
-    """Returns one starving job of each office: the first in its order that may start. The office that has waited
-    longest comes first.
-    """
+    """Returns one starving job of each office: the first in the office's order that may start. The office that has
+    waited longest comes first."""
     since = round_.now.after(-after_seconds)
     if round_.hints.passed_over_since is None or round_.hints.passed_over_since > since:
         return []
@@ -66,10 +65,9 @@ def starving(round_: DispatchRound, after_seconds: float) -> list[tuple[Lane, Fi
 
 
 def note_passed_over(round_: DispatchRound, office: OfficeCounters, started: FirstInLane) -> None:
-    """Stores since when the jobs are passed over that a limit holds back while `started` starts: earlier jobs of the
-    same office, and the first jobs of offices whose turn is earlier. An office about which this transaction may not
-    decide shares no limit with the one of `started`, which therefore takes nothing from it.
-    """
+    """Stores since when limits have held back jobs that should have started before `started`: earlier jobs of the same
+    office, and the first jobs of offices with an earlier turn. An office about which this transaction may not decide
+    shares no limit with the office of `started`, so `started` takes nothing from it."""
     held_back = _earlier(round_, office, started)
     held_back += [
         lane
@@ -83,9 +81,8 @@ def note_passed_over(round_: DispatchRound, office: OfficeCounters, started: Fir
 
 
 def note_passed_over_by_caller(round_: DispatchRound, started: Lane) -> None:
-    """Stores since when the first jobs of other offices are passed over that shared limits hold back while a direct
-    caller starts. Without this, callers that come one after the other would starve them unnoticed.
-    """
+    """Stores since when shared limits have held back the first jobs of other offices while direct callers start.
+    Without this, a series of callers would starve these jobs unnoticed."""
     if not round_.hints.has_open_lanes:
         return
     opened = lanes.first_open(round_.tx, but=[started.office_id])
@@ -137,7 +134,7 @@ def _held_back(round_: DispatchRound, office: OfficeCounters, lane_ids: Sequence
 def _pass_over(
     round_: DispatchRound, held_back: Sequence[Lane], office_id: str = "", started: FirstInLane | None = None
 ) -> None:
-    """Stores that the first jobs of these lanes are passed over; of the office of `started` only those before it."""
+    """Stores that the first jobs of these lanes are passed over; in the office of `started`, only earlier ones."""
     round_.read_heads(held_back)
     for lane in held_back:
         head = round_.head(lane)

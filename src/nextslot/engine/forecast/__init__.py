@@ -1,1 +1,1 @@
-"""Explains why a job waits, and simulates when it will start."""
+"""Explains why a job waits, and forecasts when a job will start."""

@@ -1,4 +1,4 @@
-"""ClusterCapacity: the slots of all live nodes, for a forecast; the simulator starts work on any node with room."""
+"""ClusterCapacity: the slots of all live nodes in a forecast. The simulator starts work on any node with room."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from nextslot.store.contract import Tx
 class ClusterCapacity(Workers):
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__("(machines)")
-        # If any node, even one that is away, lists a resource, then nodes that do not list it have none of it.
+        # If any node, even one that is away, lists a resource, then nodes that do not list it have no units of it.
         counted = {resource: 0 for node in nodes for resource in node.resources}
-        # The live nodes, and of each job type those that run it.
+        # The live nodes that run each job type.
         self._for: dict[str, list[Workers]] = {}
         self._capacity: dict[str, Workers] = {}
         for node in nodes:
@@ -34,7 +34,7 @@ class ClusterCapacity(Workers):
         return self._with_room(tx, lane) is not None
 
     def take(self, tx: Tx, lane: Lane) -> str:
-        """Takes a slot on a node with room; the dispatcher has checked that there is one."""
+        """Takes a slot on a node with room; the dispatcher has checked that such a node exists."""
         found = self._with_room(tx, lane)
         assert found is not None
         return found.take(tx, lane)

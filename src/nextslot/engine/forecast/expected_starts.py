@@ -1,7 +1,7 @@
-"""Expected starts: a forecast of when the jobs of an office start and end. `services/forecast.py` calls it.
+"""Expected starts: forecasts when the jobs of an office start and end. `services/forecast.py` calls it.
 
-The simulator plays the queue once with average durations and, if the queue is short, several times with durations drawn
-from past runs; the medians are the forecast.
+The simulator plays the queue once with average durations. For a short queue, it also plays the queue several times with
+durations drawn from past runs; the forecast is then the median of each job's times.
 """
 
 import math
@@ -15,16 +15,16 @@ from nextslot.system.instant import Instant
 from .forecast_simulator import MADE, DispatchRules, ForecastSimulator, PastRuns
 from .queue_snapshot import Snapshot
 
-# Four of five starts were within so many standard deviations; 1.28 would be right if the same past runs did not stand
-# for all that may happen (measured by `bench/forecast.py`).
+# Four of five starts were within so many standard deviations of the forecast. The theoretical factor is 1.28, but the
+# same past runs do not stand for all that may happen (measured by `bench/forecast.py`).
 EIGHTY_PERCENT = 1.6
-# A short queue is simulated several times with durations drawn from past runs. For a long queue averages are used: they
-# are accurate there. So no forecast simulates more starts than that of a queue of 1,000 jobs does.
+# How often a short queue is simulated with durations drawn from past runs. A long queue is simulated once, because
+# averages are accurate for it. So no forecast simulates more starts than that of a queue of 1,000 jobs.
 FEWEST_DRAWS, MOST_DRAWS, MOST_STARTS = 3, 9, 1000
 
 
 def make_forecast(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> Forecast:
-    """Returns the forecast for everything in the snapshot."""
+    """Returns the forecast for every job and caller in the snapshot."""
     first = simulation(snapshot, rules, past)
     usual = first.expected
     draws = min(MOST_DRAWS, MOST_STARTS // max(len(usual), 1) - 1) if past.varies else 0
@@ -46,7 +46,7 @@ def make_forecast(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> F
 
 
 def simulation(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> ForecastSimulator:
-    """Simulates once: with average durations or, if `draw` is not 0, with durations drawn from past runs."""
+    """Simulates the queue once: with average durations or, if `draw` is not 0, with durations drawn from past runs."""
     simulator = ForecastSimulator(snapshot, rules, past, draw)
     try:
         simulator.run()
@@ -58,8 +58,8 @@ def simulation(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: i
 def medians(usual: Mapping[str, Expected], ways: Sequence[Mapping[str, Expected]]) -> dict[str, Expected]:
     """Returns the medians of each job's starts and ends over several simulations.
 
-    Of several runs in parallel, the first ends sooner than each does on average: averages alone would predict all short
-    waits as too long.
+    The first of several parallel runs ends sooner than each of them does on average, so a forecast from averages alone
+    would make all short waits too long.
     """
     found = {}
     for job_id, expected in usual.items():
@@ -76,10 +76,10 @@ def medians(usual: Mapping[str, Expected], ways: Sequence[Mapping[str, Expected]
 def with_intervals(
     usual: Mapping[str, Expected], ways: Sequence[Mapping[str, Expected]], first: ForecastSimulator, now: Instant
 ) -> dict[str, Expected]:
-    """Returns the expected starts with the interval in which four of five starts are.
+    """Adds to each expected start the interval that contains four of five starts.
 
-    A start may differ because of the durations of the work before it, which the simulations show, and because what is
-    usual of a type is known by a few runs only.
+    A start is uncertain for two reasons: the durations of the work before it vary, which the simulations show, and the
+    usual duration of a type may be known from a few runs only.
     """
     total = sum(seconds for seconds, _ in first.shares.values())
     common = math.sqrt(sum((seconds / total * error) ** 2 for seconds, error in first.shares.values())) if total else 0
@@ -101,7 +101,7 @@ def with_intervals(
 
 
 def _deviation(seconds: Sequence[float]) -> float | None:
-    """Returns the standard deviation of few values, enlarged by what their small number hides."""
+    """Returns the standard deviation of a few values, enlarged because so few values understate it."""
     return None if len(seconds) < FEWEST_DRAWS else stdev(seconds) * (1 + 1 / len(seconds))
 
 

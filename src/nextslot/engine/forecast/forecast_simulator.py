@@ -1,10 +1,8 @@
-"""Forecast simulator: runs the real engine over an in-memory copy and a virtual clock, so that it follows the real
-rules.
+"""Forecast simulator: runs the real engine on an in-memory copy and a virtual clock, so that the real rules apply.
 
-All deciding components (Dispatcher, JobFinisher, TimeoutManager, …) are the real ones; only time is virtual, and
-durations are taken from past runs. It predicts no failures, no retries, and of the jobs that have not been submitted
-those that schedules will make.
-`expected_starts` calls it.
+All deciding components (Dispatcher, JobFinisher, TimeoutManager, …) are the real ones; only time is virtual, and the
+durations come from past runs. The simulator predicts no failures and no retries. Of the jobs that are not submitted
+yet, it predicts only those that schedules will make. `expected_starts` calls it.
 """
 
 import heapq
@@ -61,14 +59,14 @@ from nextslot.system.instant import Instant
 from .cluster_capacity import ClusterCapacity
 from .queue_snapshot import Snapshot, Working
 
-# How long work may take to stop when asked to, as its guardian allows.
+# The longest time that work may take to end after a stop, as its guardian allows.
 STOP_SECONDS = 10.0
-# Predicts nothing later than this.
+# The simulator predicts nothing later than this.
 HORIZON_SECONDS = 400 * 24 * 3600.0
 MOST_STEPS = 20_000
-# So many jobs of schedules are predicted; later ones are not.
+# The simulator lets schedules make at most so many jobs.
 MOST_OF_SCHEDULES = 500
-# How the ids of what a simulation makes begin.
+# The prefix of the ids of jobs that the simulator makes.
 MADE = "simulator-"
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 GOLDEN = 0.618034
@@ -76,22 +74,22 @@ GOLDEN = 0.618034
 
 @dataclass(frozen=True, slots=True)
 class DispatchRules:
-    """The rules of dispatch that are not stored in the database."""
+    """The rules of dispatch that the database does not contain."""
 
     policy: ConcurrencyPolicy
     starvation_after_seconds: float
-    # What the jobs of schedules get from their types.
+    # The defaults that the jobs of schedules get from their job types.
     job_types: JobTypes
 
 
 @dataclass(frozen=True, slots=True)
 class PastRuns:
-    """Known durations: estimates by type, a guess for other types, and the progress of each run (0 to 1)."""
+    """What past runs say: estimates by type, a guess for other types, and the progress of each running run (0 to 1)."""
 
     estimates: Mapping[str, Estimate]
     guess: Estimate
     progress: Mapping[str, float]
-    # By type, what its parameters say.
+    # By type, how its parameters determine the duration.
     models: Mapping[str, SizeModel] = field(default_factory=dict)
 
     @property
@@ -114,12 +112,12 @@ class ForecastSimulator:
         self._ends: list[tuple[Instant, int, _End]] = []
         self._numbers = itertools.count()
         self._open = {*snapshot.queue, *snapshot.waiting}
-        # The estimates that the current instant of the simulation depends on.
+        # How certain the estimates are on which the current instant of the simulation depends.
         self._certainty = Certainty()
         self.expected: dict[str, Expected] = {}
-        # The variance of each start, as far as it comes from the work that has to end before.
+        # The variance of each start, as far as the work before it causes the variance.
         self.spreads: dict[str, float] = {}
-        # By type, the seconds of its work that starts, and how uncertain they are.
+        # By type, the seconds of its work that starts, and how uncertain these seconds are.
         self.shares: dict[str, list[float]] = {}
         self._wire(rules)
         self._copy = InMemoryCopy(self._close_transaction, self._effects())
@@ -156,9 +154,8 @@ class ForecastSimulator:
         self._timeouts = TimeoutManager(engine, finisher, direct, outages, trigger, wakes_for_steps=False)
 
     def _effects(self) -> Interpreter:
-        """Returns the interpreter for a simulation: nothing really runs, so only effects on the next start are carried
-        out.
-        """
+        """Returns the interpreter of a simulation, which carries out only effects on later starts, as nothing really
+        runs."""
         return Interpreter(
             {
                 SlotsChanged: self._capacity.apply,
@@ -261,21 +258,21 @@ class ForecastSimulator:
         self._push(at, _End(claim.kind, claim.run_id, claim.job_id, False, self._certainty.then(work)))
 
     def _share(self) -> float:
-        """Returns a number from 0 to 1: evenly spread, different in each draw, but reproducible without randomness."""
+        """Returns a number from 0 to 1. The numbers are evenly spread and differ by draw, but are repeatable."""
         self._drawn += 1
         return (self._drawn * math.sqrt(PRIMES[self._draw % len(PRIMES)]) + self._draw * GOLDEN) % 1.0
 
     def _push(self, at: Instant, end: "_End") -> None:
         heapq.heappush(self._ends, (at, next(self._numbers), end))
 
-    # Wiring.
+    # Wiring of the components.
 
     def _close_transaction(self, tx: Tx) -> None:
         self._timeouts.expire_if_late(tx)
         self._dispatcher.claim(tx)
 
     def _count(self, tx: Tx) -> None:
-        """Counts the copied work in nodes and lanes, so that the dispatcher then checks all of them."""
+        """Counts the copied work in nodes and lanes, so that the next dispatch round includes all lanes."""
         for one in self._snapshot.working:
             self._capacity.hold(tx, one.worker_id, self._lanes.lane(tx, one.lane_id))
         counters = self._lanes.counters(tx)
@@ -298,7 +295,7 @@ class _End:
 
 
 class _SomeOccurrences(ScheduleTrigger):
-    """Fires schedules, until they have made so many jobs that a forecast would take too long."""
+    """Fires schedules until they have made so many jobs that more would make the forecast too slow."""
 
     _made = 0
 
@@ -314,7 +311,7 @@ class _SomeOccurrences(ScheduleTrigger):
 
 
 class _OnAnyNode(JobTypes):
-    """Job types in a forecast, which runs nothing: it is enough that a live node has the handler."""
+    """The job types of a forecast. A forecast runs nothing, so a handler on any live node suffices."""
 
     def __init__(self, machines: ClusterCapacity, known: JobTypes) -> None:
         super().__init__()
@@ -330,7 +327,7 @@ class _OnAnyNode(JobTypes):
 
 
 class _ConnectedCallers(DirectExecutionHandler):
-    """Direct callers of the real scheduler, who stay connected until their own wait timeout."""
+    """The direct callers of the real scheduler, who stay connected until their own wait timeout."""
 
     @property
     def _here(self) -> str | None:
@@ -344,7 +341,7 @@ class _ConnectedCallers(DirectExecutionHandler):
 
 
 class _Clock:
-    """Time that the simulator sets, with the one alarm of its timer."""
+    """The time that the simulator sets, with the one alarm of its timer."""
 
     def __init__(self, now: Instant) -> None:
         self.time = now
@@ -376,7 +373,7 @@ class _Clock:
 
 
 class _Numbered:
-    """Ids that only have to differ, and no randomness."""
+    """Numbered ids, which only have to differ. Contains no randomness."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()

@@ -1,4 +1,4 @@
-"""Snapshot: everything that decides when an office's next jobs start, read in one transaction and bounded in size.
+"""Snapshot: everything that decides when the next jobs of an office start, read in one transaction and bounded in size.
 
 `forecast_simulator` simulates it.
 """
@@ -23,15 +23,15 @@ from nextslot.store.tables.forecast_reads import Rows
 from nextslot.store.tables.lanes import Bound
 from nextslot.system.instant import Instant
 
-# How many jobs of an office's queue, from the front, are included.
+# How many jobs from the front of the office's queue a snapshot includes.
 WINDOW = 1000
-# How many jobs of all other offices that share a limit with it are included in total.
+# How many jobs of all other offices that share a limit with the office a snapshot includes in total.
 OTHERS = 3000
 MOST_OFFICES = 1000
 MOST_RUNNING = 10_000
-# How many schedules are included, those that fire next.
+# How many schedules a snapshot includes: those that fire next.
 MOST_SCHEDULES = 500
-# A forecast assumes that reservations are renewed, and does not know when a resource answers again.
+# A forecast assumes that reservations are renewed, and that a resource which does not answer stays held.
 NEVER = Instant(2**62)
 
 
@@ -40,7 +40,7 @@ NONE_SIZED: Mapping[str, str] = {}
 
 
 class Working(NamedTuple):
-    """A job or a direct caller whose work is running now."""
+    """A job or a direct caller whose work is running."""
 
     kind: WorkKind
     id: str
@@ -52,7 +52,7 @@ class Working(NamedTuple):
     lane_id: int
     worker_id: str
     is_stopping: bool
-    # What its duration depends on.
+    # The parameters on which the duration depends.
     params: Mapping[str, Json] = NO_PARAMS
 
 
@@ -62,17 +62,17 @@ class Snapshot:
     now: Instant
     copies: list[Rows]
     working: list[Working]
-    # The office's queued jobs in order, up to WINDOW, and whether these are all.
+    # The office's queued jobs in order, at most WINDOW, and whether these are all queued jobs.
     queue: list[str]
     is_whole: bool
-    # The runs of the direct callers of the office who wait.
+    # The run ids of the waiting direct callers of the office.
     waiting: list[str]
-    # How many of the copied jobs of each lane are ready to start, and the place of the first.
+    # By lane, how many of the copied jobs are ready to start, and the place of the first of them.
     ready: Mapping[int, tuple[int, Bound]]
     nodes: Sequence[Node]
     # Whether schedules make more jobs of these offices.
     has_schedules: bool
-    # Whether jobs of an office move forward while they are ready.
+    # Whether an office moves its jobs forward while they are ready.
     has_aging: bool
 
 
@@ -84,7 +84,7 @@ def take(
     now: Instant,
     sized_by: Mapping[str, str] = NONE_SIZED,
 ) -> Snapshot:
-    """`sized_by`: by type, the parameter on which durations depend."""
+    """Reads the snapshot of an office. `sized_by` names, by type, the parameter on which durations depend."""
     queue = forecast_reads.queue(tx, office_id, WINDOW + 1)
     is_whole = len(queue.rows) <= WINDOW
     queue = Rows(queue.table, queue.columns, queue.rows[:WINDOW])
@@ -119,7 +119,7 @@ def take(
         callers,
         forecast_reads.reservations(tx).mapped("expires_at", lambda at: NEVER),
         schedules,
-        # Nothing is sent, so no address is checked.
+        # A forecast sends nothing, so the copy needs no address.
         forecast_reads.templates(tx, schedules.column("template_id")).mapped("webhook", lambda webhook: None),
     ]
     return Snapshot(
@@ -138,7 +138,7 @@ def take(
 
 
 def _outages(held: Rows) -> Rows:
-    """Returns the holds without probes: nobody knows when a resource answers again, but when its quota is renewed."""
+    """Returns the holds without their probes: the only predictable end of a hold is the renewal of a quota."""
     probe, quota = held.columns.index("probe_at"), held.columns.index("quota_until")
     rows = [
         row if row[probe] is None or row[quota] is not None else (*row[:probe], NEVER, *row[probe + 1 :])
@@ -148,7 +148,7 @@ def _outages(held: Rows) -> Rows:
 
 
 def _can_be_full(limits: Rows, policy: ConcurrencyPolicy, nodes: Sequence[Node]) -> set[str]:
-    """Returns the shared limits that can be full, through which jobs of one office can delay another's."""
+    """Returns the shared limits that can become full, through which jobs of one office can delay jobs of another."""
     limited = {
         key
         for key, capacity, _ in limits.rows
@@ -158,9 +158,9 @@ def _can_be_full(limits: Rows, policy: ConcurrencyPolicy, nodes: Sequence[Node])
 
 
 def _others(tx: Tx, office_id: str, can_be_full: set[str], share_slots: bool) -> dict[str, int]:
-    """Returns the other offices to include, and how many of their jobs; all offices if nodes have limited slots.
+    """Returns the other offices to include, with the number of their jobs; all offices if nodes have limited slots.
 
-    An office whose schedules fire next counts as one with queued jobs.
+    An office whose schedules fire next counts as an office with queued jobs.
     """
     if not can_be_full and not share_slots:
         return {}
@@ -174,9 +174,8 @@ def _others(tx: Tx, office_id: str, can_be_full: set[str], share_slots: bool) ->
 
 
 def _sharing(tx: Tx, office_id: str, queued: set[str], can_be_full: set[str], scheduled: set[str]) -> set[str]:
-    """Returns the queued offices that share such a limit with this office, directly or through others; also those of
-    which nothing says yet what their schedules share.
-    """
+    """Returns the queued offices that share such a limit with this office, directly or through other offices. Includes
+    offices whose lanes do not show yet which limits their schedules' jobs will share."""
     lanes = forecast_reads.lanes_of(tx, {office_id, *queued})
     shared: dict[str, set[str]] = {}
     for office, limits in zip(lanes.column("office_id"), lanes.column("shared"), strict=True):
@@ -185,7 +184,7 @@ def _sharing(tx: Tx, office_id: str, queued: set[str], can_be_full: set[str], sc
 
 
 def _members(tx: Tx, jobs: Rows, groups: Rows) -> list[Rows]:
-    """Returns the members of sequential groups from the first copied one on, since each passes the turn to the next."""
+    """Returns the members of sequential groups from the first copied member on, since each lets the next one start."""
     sequential = {row[0] for row in groups.rows if row[groups.columns.index("mode")] == GroupMode.SEQUENTIAL}
     first: dict[str, int] = {}
     for group_id, sequence in zip(jobs.column("group_id"), jobs.column("sequence"), strict=True):
@@ -195,13 +194,13 @@ def _members(tx: Tx, jobs: Rows, groups: Rows) -> list[Rows]:
 
 
 def _retried(jobs: Rows) -> set[str]:
-    """Returns the chains of copied retries, whose earlier jobs are read when the retry starts."""
+    """Returns the chains of copied retries; the start of a retry reads the earlier jobs of its chain."""
     pairs = zip(jobs.column("retry_of"), jobs.column("chain_id"), strict=True)
     return {chain_id for retry_of, chain_id in pairs if retry_of is not None}
 
 
 def _together(parts: Iterable[Rows]) -> Rows:
-    """Merges rows with the same columns, each job once."""
+    """Merges rows that have the same columns, and keeps each job once."""
     found: dict[str, tuple[Any, ...]] = {}
     columns: tuple[str, ...] = ()
     for part in parts:
@@ -223,7 +222,7 @@ def _ready(jobs: Rows) -> dict[int, tuple[int, Bound]]:
 
 
 def _sizes(tx: Tx, jobs: Rows, sized_by: Mapping[str, str]) -> dict[str, Mapping[str, Json]]:
-    """Returns of each job whose duration depends on a parameter that parameter alone."""
+    """Returns, for each job whose duration depends on a parameter, this parameter alone."""
     if not sized_by:
         return {}
     types = dict(zip(jobs.column("job_id"), jobs.column("job_type"), strict=True))

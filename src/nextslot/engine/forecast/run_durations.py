@@ -1,6 +1,6 @@
-"""Durations: how long the last completed runs of each type took. `services/forecast.py` reads it.
+"""Durations: a cache of how long the last completed runs of each type took. `services/forecast.py` reads it.
 
-It is filled from the store by the first forecast, and from then on `execution/runner.py` adds each completed run.
+The first forecast fills the cache from the store; from then on, `execution/runner.py` adds each completed run.
 """
 
 from collections import deque
@@ -10,11 +10,11 @@ from nextslot.domain import Json
 from nextslot.domain.run_estimates import Estimate, estimate
 from nextslot.domain.run_sizes import Sized, SizeModel, learn, sizes_of
 
-# Older runs say less about current durations.
+# How many runs of a type the cache keeps. Older runs say less about current durations.
 KEPT = 50
-# How many of the newest runs are read to fill the cache.
+# How many of the newest runs the first forecast reads to fill the cache.
 RUNS_READ = 10_000
-# After so many new runs of a type, it is learned again what its parameters say.
+# After so many new runs of a type, the cache learns again how the parameters determine the duration.
 LEARNED_EVERY = 5
 
 
@@ -23,7 +23,7 @@ class Durations:
         self._past: dict[str, deque[Sized]] = {}
         self._estimates: dict[str, Estimate] = {}
         self._models: dict[str, SizeModel | None] = {}
-        # By type, the runs since its model was learned.
+        # By type, the number of runs since its model was learned.
         self._new: dict[str, int] = {}
         self.is_filled = False
 
@@ -35,7 +35,7 @@ class Durations:
             self._models.pop(job_type, None)
 
     def fill(self, newest_first: Iterable[tuple[str, float, Mapping[str, Json]]]) -> None:
-        """Adds stored durations, once: two forecasts at the same time may both have read them."""
+        """Adds stored durations on the first call only: two forecasts at the same time may both have read them."""
         if self.is_filled:
             return
         for job_type, seconds, params in newest_first:
@@ -53,7 +53,7 @@ class Durations:
         return dict(self._estimates)
 
     def models(self) -> dict[str, SizeModel]:
-        """Returns what parameters say about durations, by type; nothing for a type whose parameters say nothing."""
+        """Returns, by type, how parameters determine the duration; omits types whose duration they do not determine."""
         for job_type, kept in self._past.items():
             if job_type not in self._models:
                 self._models[job_type], self._new[job_type] = learn(list(kept)), 0

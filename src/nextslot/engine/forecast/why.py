@@ -1,7 +1,7 @@
 """Explains why a job is not running: every reason that applies, as a code, a sentence and data, in one transaction.
 
-The dispatcher decides which jobs may start; this module asks it (`Dispatcher.look`) and puts the answer into words.
-`services.forecast` calls it. All lists are bounded, so the cost does not grow with the queue.
+The dispatcher decides which jobs may start; this module reads that decision from the round of `Dispatcher.look` and
+puts it into words. `services.forecast` calls it. All lists are bounded, so the cost does not grow with the queue.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,9 +41,9 @@ from nextslot.store.tables import (
 )
 from nextslot.store.tables.forecast_reads import Holding
 
-# Counting further would cost more than the number is worth.
+# The count of jobs ahead stops here: a larger number is not worth its cost.
 MOST_AHEAD = 10_000
-# How many holders of a limit, or jobs that are waited for, are named.
+# How many holders of a limit, or prerequisites of a job, a reason names.
 MOST_NAMED = 20
 MOST_HOLDERS = 10_000
 
@@ -55,11 +55,11 @@ class Explained:
     job: Job
     reasons: tuple[Reason, ...]
     ahead: int
-    # Whether it can start only after a person or an outside system acts, so that its start cannot be predicted.
+    # Whether the job can start only after a person or an outside system acts, so that no forecast is possible.
     is_blocked: bool
 
 
-# Reasons that do not go away with time.
+# Reasons that do not end as time passes.
 BLOCKING = {"signal", "stopping", "paused", "no_handler", "resource_held", "never_fits", "device_busy"}
 
 
@@ -74,7 +74,7 @@ class Explainer:
         self._registry = registry
 
     def explain(self, tx: Tx, job_id: str, is_stopping: bool = False, seen_by: str | None = None) -> Explained:
-        """Explains to everybody, or to the callers of one office, `seen_by`, who see nothing of other offices."""
+        """Explains a job to everybody; with `seen_by`, to callers of that office, without facts about other offices."""
         job = jobs.get(tx, job_id)
         if job is None:
             raise NotFound("job", job_id)
@@ -122,7 +122,7 @@ class Explainer:
             yield from _held(tx, held)
 
     def _no_room(self, tx: Tx, job: Job, lane: Lane, view: DispatchRound, seen_by: str | None) -> Iterator[Reason]:
-        """Yields limits that are full, and units that are kept back for others."""
+        """Yields a reason for each full limit, and for each limit whose free units are held for others."""
         holders = forecast_reads.holders(tx, MOST_HOLDERS)
         is_full = False
         for key, limit in lanes.limits(tx, lane.needs).items():
@@ -136,7 +136,7 @@ class Explainer:
         for used_up in view.buckets.used_up(lane.needs) if view.buckets is not None else ():
             yield _rate_full(used_up)
         nowhere = self._nowhere(tx, lane, holders)
-        # If a limit is full as well, do not report the nodes: running work that ends makes room in both.
+        # If a limit is full as well, the nodes are not reported: running work that ends makes room in both.
         if nowhere is not None and not (is_full and nowhere.data["is_possible"]):
             yield nowhere
         if missing := view.engine.workers.missing_devices(tx, lane):
@@ -152,7 +152,7 @@ class Explainer:
                 yield _kept_back(tx, hold, kept, seen_by)
 
     def _holders_of(self, tx: Tx, key: str, holders: list[Holding], seen_by: str | None) -> Iterator[dict[str, Json]]:
-        """Yields who holds units of a limit. A caller of one office sees only since when others hold them."""
+        """Yields who holds units of a limit. Shows a caller of one office only since when other offices hold units."""
         for one in holders:
             lane = self._lanes.lane(tx, one.lane_id)
             if key in lane.needs:
@@ -163,7 +163,7 @@ class Explainer:
         return no_node(self._registry.everybody(tx), lane, Usage(running))
 
     def _kept(self, job: Job, lane: Lane, view: DispatchRound, hold: CapacityHold) -> list[str]:
-        """Returns the limits that have room for the job, but not in addition to what this holder keeps back."""
+        """Returns the limits that have room for the job, but too little beside the units that this hold keeps free."""
         if hold.id == job.job_id:
             return []
         return [
@@ -252,7 +252,7 @@ def _held(tx: Tx, resources: list[str]) -> Iterator[Reason]:
 
 
 def _signal(job: Job) -> Reason:
-    """Names whom it waits for, and what happens if nobody answers."""
+    """Returns the reason that names who must answer, and what happens if nobody answers."""
     wait = job.await_signal or {}
     who = ", ".join(wait["answered_by"]) or f"anyone with the scope operate in the office {job.office_id!r}"
     asked = f" ({wait['question']})" if wait["question"] else ""
@@ -278,7 +278,7 @@ def _other_affinity(view: DispatchRound, resource: str, affinity: str) -> Reason
 
 
 def _dependencies(tx: Tx, job: Job) -> Reason:
-    """Returns the jobs it waits for, and the state of each: a dependency means the whole chain of that job."""
+    """Returns the reason that names the prerequisites, each with the state of its whole chain."""
     found = [_prerequisite(tx, *edge) for edge in forecast_reads.unmet(tx, job.job_id, MOST_NAMED)]
     parts = [f"{_named(one)} {one['text']}" for one in found]
     unmet = job.unmet - job.is_awaiting
@@ -309,7 +309,7 @@ def _prerequisite(tx: Tx, depends_on: str, chain_id: str) -> dict[str, Json]:
 
 
 def _became(last: Job) -> tuple[str, str]:
-    """Returns the state of a chain by its last job: a word, and the rest of a sentence."""
+    """Returns the state of a chain, known from its last job: a word, and the rest of a sentence."""
     if last.is_running:
         return "running", f"has been running since {last.started_at}"
     if last.stage is Stage.CANCELLED:
@@ -393,7 +393,7 @@ def _never_fits(limit: Limit, units: int) -> Reason:
 
 
 def _busy_devices(node_id: str, busy: Mapping[tuple[str, str], str], is_seen: bool) -> Reason:
-    """Names the devices that others use, and their processes to who may see everything."""
+    """Returns the reason that names the devices that other programs use; names their processes only if `is_seen`."""
     named = "; ".join(
         f"{resource} {name!r}" + (f" by {words}" if is_seen else "") for (resource, name), words in sorted(busy.items())
     )
@@ -452,7 +452,7 @@ def _aged(job: Job) -> Reason:
     return Reason(code="aged", text=f"{text}, not {job.priority:,}.", data=data)
 
 
-# Words.
+# Helpers for sentences.
 
 
 def _limit_data(limit: Limit, units: int) -> dict[str, Json]:

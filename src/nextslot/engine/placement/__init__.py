@@ -1,1 +1,1 @@
-"""Runs that engines have: handed over after the commit of their start, followed by their records, and adopted."""
+"""Runs on engines: handing a run over after the commit of its start, following its records, and adopting it."""

@@ -1,7 +1,7 @@
-"""EngineWatch: asks one engine what it sees, in one request for all runs that wait to begin there.
+"""EngineWatch: asks one engine, in one request, for the state of all runs that wait to begin there.
 
-An engine that does not answer counts like a resource that fails: after five times it is held, nothing more is submitted
-to it, and what it has goes on. Nothing is cancelled and nothing retried for that.
+An engine that does not answer counts as a resource that fails: after five failures the engine is held, nothing more is
+submitted to it, and its runs go on. Nothing is cancelled or retried because of that.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ LONGEST_SILENCE = 30.0
 
 
 class Call(Protocol):
-    """Runs a blocking call in a thread, and raises what it raises."""
+    """Runs a blocking call in a thread, and raises what the call raises."""
 
     async def __call__(self, call: Callable[[], T], /) -> T: ...
 
@@ -44,13 +44,13 @@ class EngineWatch:
         self._clock = clock
         self._outages = outages
         self.store: Store | None = None
-        # The handles of the runs that have not begun.
+        # The engine's handles of the runs that have not begun.
         self._keys: dict[str, str] = {}
         self._seen: Mapping[str, Seen] = {}
         self._one_at_a_time = asyncio.Lock()
         self._next_ask = 0.0
         self._pause = poll_seconds
-        # Why it did not answer the last time; None: it did.
+        # Why the engine did not answer the last request; None if it answered.
         self.problem: str | None = None
 
     def expect(self, run_id: str, handle: str) -> None:
@@ -60,7 +60,7 @@ class EngineWatch:
         self._keys.pop(run_id, None)
 
     async def see(self, run_id: str) -> Seen | None:
-        """Returns what the engine saw last; None if it was not asked since, or did not answer."""
+        """Returns the state of a run that the engine last reported, after a new request if one is due."""
         async with self._one_at_a_time:
             if self._clock.monotonic() >= self._next_ask:
                 keys = [Key(*one) for one in self._keys.items()]
@@ -70,11 +70,11 @@ class EngineWatch:
 
     @property
     def is_silent(self) -> bool:
-        """Returns whether it did not answer, and is not asked again yet."""
+        """Returns whether the engine did not answer, and the pause before the next request has not ended."""
         return self.problem is not None and self._clock.monotonic() < self._next_ask
 
     async def ask(self, question: Callable[[], T]) -> T | None:
-        """Asks the engine something. Returns None if it does not answer, and asks it less often then."""
+        """Sends the engine a request. If the engine does not answer, returns None and lengthens the pause."""
         try:
             answer: T = await self._call(question)
         except Unreachable as error:
@@ -87,7 +87,7 @@ class EngineWatch:
         return answer
 
     async def probe(self) -> bool:
-        """Returns whether the engine answers, for the hold of its resource."""
+        """Returns whether the engine answers; the probe of its resource."""
         return await self.ask(lambda: self.engine.observe([])) is not None
 
     async def _note_silence(self, why: str) -> None:

@@ -1,7 +1,8 @@
-"""PlacedExecutor: hands a run to its engine and follows its records until it has ended, as `Executor` runs one here.
+"""PlacedExecutor: hands a run to its engine and follows the run's records to the end, as `Executor` runs one locally.
 
-A run ends by its wrapper's record, by its lease, or by an operator, never because this node or the engine says so. Each
-step reads the records first and can be repeated by another node: who writes `claim.json` and `end.json` decides.
+A run ends by its wrapper's record, by its lease, or by an operator, never because this node or the engine reports an
+end. Each step reads the records first, and another node can repeat it: the first writer of `claim.json` and of
+`end.json` decides.
 """
 
 import asyncio
@@ -45,14 +46,14 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# The first pause between two looks; it grows to the engine's `poll_seconds`.
+# The first pause between two reads of the records; pauses grow up to the engine's `poll_seconds`.
 FIRST_PAUSE = 0.05
-# How long an engine may say that it does not know a run, or that it has ended, before that is believed of a run that no
-# wrapper has claimed: the records of a start on another machine may be seen later.
+# How long, and how often, an engine must say that it does not know a run or that the run has ended, before this is
+# believed of a run that no wrapper has claimed: records written on another machine may become visible late.
 ABSENT_SECONDS, FEWEST_SIGHTS = 10.0, 3
-# How often a renewal of the lease is stored.
+# How often a renewal of the lease is stored in the database.
 STORE_RENEWAL_SECONDS = 60.0
-# How long after the grace time the engine is asked too to end a run that was asked to stop.
+# How long after the grace time the executor also requests the engine to end a run that should stop.
 ENGINE_STOP_SECONDS = 15.0
 COPY_TRIES = 5
 LEASE_OVER = "its wrapper has not renewed its lease for {seconds:g} seconds, and it is taken for dead"
@@ -65,7 +66,7 @@ STOP_WORDS = {
 
 @dataclass(slots=True, eq=False)
 class _Followed:
-    """A placed run that this node follows: what was read last of its records."""
+    """A placed run that this node follows, with the last contents of its records."""
 
     claim: Claim
     placed: Placement
@@ -73,7 +74,7 @@ class _Followed:
     output: Output
     directory: RunDirectory
     given: Given
-    # Known to the transaction that started the run and to the run's directory.
+    # The token of the start; only the transaction that started the run and the run's directory know it.
     token: str | None
     handle: str | None
     state: PlacementState
@@ -81,7 +82,7 @@ class _Followed:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     position: int = 0
     lease: str = ""
-    # Readings of the monotonic clock: when the lease is over, was renewed, and was stored.
+    # Readings of the monotonic clock: when the lease ends, when it was renewed, and when the renewal was stored.
     lease_over_at: float = 0.0
     renewed_at: float = 0.0
     stored_at: float = 0.0
@@ -99,7 +100,7 @@ class _Followed:
 
 
 class PlacedExecutor:
-    """Runs claims by engines. `PlacedRunner` calls `run`, which may be cancelled and begun again on any node."""
+    """Runs claims on engines. `PlacedRunner` calls `run`; a call may be cancelled and repeated on any node."""
 
     stall_alarm_seconds: float | None = None
 
@@ -112,12 +113,12 @@ class PlacedExecutor:
         self._threads = threads
         self._store: Store | None = None
         self._watches: dict[str, EngineWatch] = {}
-        # Runs that are launched and have not begun: their placement, the token, and the reason to stop if there is one.
+        # Launched runs that have not begun: the placement, the token, and the reason to stop if there is one.
         self._expected: dict[str, tuple[Placement, str | None, FailureKind | None]] = {}
         self._followed: dict[str, _Followed] = {}
 
     def open(self, store: Store) -> None:
-        """Uses a store, and the engines of the configuration."""
+        """Sets the store, and the engines of the configuration."""
         self._store = store
         for name, settings in self._job_types.engines.settings.items():
             self._watch(name, settings)
@@ -134,14 +135,14 @@ class PlacedExecutor:
         return self._watches.get(name)
 
     def problem(self, name: str) -> str | None:
-        """Returns why an engine does not answer this node; None if it does, or was not asked."""
+        """Returns why an engine does not answer this node; None if the engine answers, or got no request yet."""
         watch = self._watches.get(name)
         return None if watch is None else watch.problem
 
     async def disown(self, placed: Placement, why: str) -> bool:
-        """Lets the records say that a run is given up. Returns False if its wrapper has ended it.
+        """Writes into the records that a run is given up. Returns False if the run's wrapper has ended the run.
 
-        Records that nobody can write say nothing: then the operator's word alone counts.
+        If the records cannot be written, the operator's word alone decides.
         """
         directory = RunDirectory(_path(placed.spec, placed.run_id), placed.token_hash)
         self.wake(placed.run_id)
@@ -152,7 +153,7 @@ class PlacedExecutor:
             return True
 
     async def sweep(self) -> None:
-        """Deletes the directories of runs that have ended, which a crash has left."""
+        """Deletes the directories that a crash has left of runs that have ended."""
         for settings in self._job_types.engines.settings.values():
             names = await self._call(lambda s=settings: _directories(s.directory))  # type: ignore[misc]
             assert self._store is not None
@@ -161,20 +162,20 @@ class PlacedExecutor:
                 path = settings.directory / name
                 await self._call(lambda path=path: shutil.rmtree(path, ignore_errors=True))  # type: ignore[misc]
 
-    # What the runner and the effects call.
+    # Calls of the runner and of the effects.
 
     def place(self, placed: Placement, token: str | None) -> None:
-        """Lets a run be launched; the token is None if another process has started it."""
+        """Notes the placement of a run to launch; the token is None if another process has started the run."""
         self._expected[placed.run_id] = placed, token, None
 
     def expect(self, run_id: str) -> None:
-        """Is called for each launch; `place` has said what there is to know."""
+        """Does nothing: the runner calls it at each launch, and `place` has noted the placement already."""
 
     def forget(self, run_id: str) -> None:
         self._expected.pop(run_id, None)
 
     def stop(self, run_id: str, kind: FailureKind) -> None:
-        """Asks a run to stop. The first kind counts; how it ends is what its records say."""
+        """Requests the stop of a run. The first kind counts; the records say how the run ends."""
         followed = self._followed.get(run_id)
         if followed is not None:
             followed.stopped_by = followed.stopped_by or kind
@@ -184,7 +185,7 @@ class PlacedExecutor:
             self._expected[run_id] = placed, token, before or kind
 
     def wake(self, run_id: str) -> None:
-        """Lets the records of a run be read now."""
+        """Lets the executor read the records of a run at once."""
         if run_id in self._followed:
             self._followed[run_id].wake.set()
 
@@ -200,7 +201,7 @@ class PlacedExecutor:
         keep: Keep | None = None,
         set_session: SetSession | None = None,
     ) -> Outcome:
-        """Follows a run until it has ended, and returns its outcome."""
+        """Follows a run until it has ended, and returns the outcome."""
         placed, token, kind = self._expected[claim.run_id]
         followed = await self._begin(claim, placed, token, given, keep)
         followed.stopped_by, followed.run.listen = kind, listen
@@ -234,7 +235,7 @@ class PlacedExecutor:
         run.keep_by(keep)
         if given.inputs:
             run.inputs = inputs_of(given.inputs, self._files)
-        # The whole output is read again: what another process had written of it may be torn.
+        # The executor reads the whole output again: the last lines that another process wrote may be incomplete.
         await self._call(self._files.log_paths(claim.run_id).remove)
         now = self._clock.monotonic()
         left = 0.0 if placed.lease_until is None else (placed.lease_until - self._clock.now()) / 1_000_000
@@ -262,7 +263,7 @@ class PlacedExecutor:
             except (Unavailable, OSError) as error:
                 log.warning("run %s: %s; it goes on, and is looked at again", one.claim.run_id, error)
                 outcome, look = None, Look()
-            except Exception:  # A defect here must not end a run that goes on elsewhere.
+            except Exception:  # A defect in this code must not end a run that goes on elsewhere.
                 log.exception("run %s: following it failed; it is looked at again", one.claim.run_id)
                 outcome, look = None, Look()
             if outcome is not None:
@@ -282,7 +283,7 @@ class PlacedExecutor:
         one.pause = FIRST_PAUSE
 
     async def _step(self, one: _Followed, look: Look) -> Outcome | None:
-        """Does what the records call for. Returns the outcome once the run has ended."""
+        """Takes the step that the records require. Returns the outcome once the run has ended."""
         if look.output:
             one.output.write(look.output)
             one.position = look.position
@@ -301,14 +302,14 @@ class PlacedExecutor:
         return await self._after_claim(one, look)
 
     async def _cannot_read(self, one: _Followed, why: str) -> Outcome | None:
-        """Waits for the storage: while nobody can read the records, nothing says that the run does not go on."""
+        """Waits until the storage answers: records that nobody can read are no proof that the run has ended."""
         one.lease_over_at = max(one.lease_over_at, self._clock.monotonic() + _first_watch(one.spec))
         if one.state is not PlacementState.UNKNOWN:
             log.error("the records of run %s cannot be read: %s", one.claim.run_id, why)
             await self._see(one, PlacementState.UNKNOWN)
         return None
 
-    # Before a wrapper has claimed it.
+    # Steps before a wrapper has claimed the run.
 
     async def _before_claim(self, one: _Followed) -> Outcome | None:
         request = await self._call(one.directory.request)
@@ -332,7 +333,7 @@ class PlacedExecutor:
         return await (self._submit(one, watch) if one.handle is None else self._look_there(one, watch))
 
     async def _prepare(self, one: _Followed) -> None:
-        """Writes the request. A process that died before that had submitted nothing, so a new token takes its place."""
+        """Writes the request. A process that died before this had submitted nothing, so a new token takes over."""
         token = one.token
         if token is None:
             token = self._chance.secret()
@@ -375,7 +376,7 @@ class PlacedExecutor:
         }
 
     def _files_of(self, one: _Followed) -> dict[str, bytes]:
-        """Returns the files that the command may read, by name: inputs, last checkpoint, signals."""
+        """Returns the files that the command may read, by name: inputs, the last checkpoint, signals."""
         given, found = one.given, {}
         if one.run.inputs:
             found["inputs.json"] = as_json(one.run.inputs)
@@ -394,11 +395,11 @@ class PlacedExecutor:
         return {names[name]: str(one.directory.path / name) for name in self._files_of(one)}
 
     async def _submit(self, one: _Followed, watch: EngineWatch) -> Outcome | None:
-        """Submits, unless the engine has it already: an answer may have been lost. Stores the handle then."""
+        """Submits the run and stores its handle, unless the engine has the run already because an answer was lost."""
         run_id, settings = one.claim.run_id, self._job_types.engines.settings[one.spec.engine]
         assert self._store is not None
         if await self._store.read(lambda tx: placements.get(tx, run_id)) is None:
-            # An operator has given it up before it was submitted: it must not begin beside its retry.
+            # An operator gave the run up before it was submitted: it must not begin beside its retry.
             return Outcome.failed(FailureKind.CRASH, "it was given up before it was submitted")
         found = await watch.ask(lambda: watch.engine.find(run_id))
         if found is None:
@@ -421,7 +422,7 @@ class PlacedExecutor:
         return None
 
     async def _look_there(self, one: _Followed, watch: EngineWatch) -> Outcome | None:
-        """Notices a run that the engine has lost, or has ended before its wrapper began."""
+        """Ends a run that the engine has lost, or has ended before its wrapper began."""
         assert one.handle is not None
         watch.expect(one.claim.run_id, one.handle)
         seen = await watch.see(one.claim.run_id)
@@ -448,15 +449,15 @@ class PlacedExecutor:
         return await self._take(one, FailureKind.ERROR, f"{error}: {words[-500:]}" if words else error)
 
     async def _take(self, one: _Followed, kind: FailureKind, error: str) -> Outcome | None:
-        """Ends a run that has not begun: once the scheduler has claimed it, no wrapper can start it."""
+        """Ends a run that has not begun: the scheduler claims the run itself, so no wrapper can start it."""
         assert one.token is not None
         token = one.token
         if not await self._call(lambda: one.directory.take(token, f"{kind.value}: {error}")):
-            return None  # A wrapper was first. It is asked to stop then.
+            return None  # A wrapper claimed first, and must be stopped.
         await self._stop_there(one)
         return Outcome.failed(kind, error)
 
-    # After a wrapper has claimed it.
+    # Steps after a wrapper has claimed the run.
 
     async def _after_claim(self, one: _Followed, look: Look) -> Outcome | None:
         now = self._clock.monotonic()
@@ -496,7 +497,7 @@ class PlacedExecutor:
             await self._store.write(lambda tx: placements.renew(tx, one.claim.run_id, until))
 
     async def _ask_to_stop(self, one: _Followed, kind: FailureKind, now: float) -> None:
-        """Asks the wrapper, and after its grace time the engine too: it may reach a wrapper that reads nothing."""
+        """Requests the stop from the wrapper and, after the grace time, from the engine too: the wrapper may hang."""
         if one.asked_at is None:
             await self._call(lambda: one.directory.ask_to_stop(kind.value, one.spec.grace_seconds))
             one.asked_at = now
@@ -505,19 +506,19 @@ class PlacedExecutor:
             await self._stop_there(one)
 
     async def give_up(self, one: _Followed, why: str) -> Outcome | None:
-        """Ends a run whose wrapper is taken for dead. Should it live, it reads that and ends its tree."""
+        """Ends a run whose wrapper is presumed dead. A wrapper that lives reads the record and ends its processes."""
         assert one.token is not None or one.has_begun
         request = await self._call(one.directory.request)
         token = str(request["token"]) if request is not None else one.token or ""
         if not await self._call(lambda: one.directory.give_up(token, why)):
-            return None  # It has ended meanwhile.
+            return None  # The run has ended meanwhile.
         await self._stop_there(one)
         return Outcome.failed(FailureKind.CRASH, why)
 
-    # The engine, the store, the files.
+    # Calls of the engine, the store and the file system.
 
     async def _stop_there(self, one: _Followed) -> None:
-        """Asks the engine to end what it has of a run. Whether it does so is not what the outcome depends on."""
+        """Requests the engine to end a run. The outcome does not depend on whether the engine does so."""
         watch = self._watches.get(one.spec.engine)
         if watch is None or watch.is_silent:
             return
@@ -551,7 +552,7 @@ class PlacedExecutor:
         return replace(outcome, log_path=log_path, artifacts=artifacts)
 
     async def _call(self, call: Callable[[], T]) -> T:
-        """Runs a blocking call in a thread, and raises what it raises."""
+        """Runs a blocking call in a thread, and raises what the call raises."""
         answer, error = await self._threads.run(lambda: _caught(call))
         if error is not None:
             raise error
@@ -561,7 +562,7 @@ class PlacedExecutor:
 def _caught(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
     try:
         return call(), None
-    except Exception as error:  # A thread must not raise; the caller does.
+    except Exception as error:  # The thread returns the exception; the caller raises it.
         return None, error
 
 
@@ -574,7 +575,7 @@ def _known(names: list[str], tx: Tx) -> dict[str, bool]:
 
 
 def _directories(path: Path) -> list[str]:
-    """Returns the names of the directories of runs; none if the storage does not answer."""
+    """Returns the names of the run directories; an empty list if the storage does not answer."""
     try:
         return [one.name for one in path.iterdir() if one.is_dir()]
     except OSError:
@@ -582,10 +583,10 @@ def _directories(path: Path) -> list[str]:
 
 
 def _renew_seconds(spec: PlacementSpec) -> float:
-    """Returns how often the wrapper renews its lease: so that sixty renewals have to fail."""
+    """Returns how often the wrapper renews its lease: at least sixty renewals fit into one lease."""
     return min(spec.lease_seconds / 60, 15.0)
 
 
 def _first_watch(spec: PlacementSpec) -> float:
-    """Returns how long the records must have been readable without a renewal before the lease can be over."""
+    """Returns how long the records must have been readable without a renewal before the lease can end."""
     return 4 * _renew_seconds(spec)

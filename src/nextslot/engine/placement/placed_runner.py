@@ -1,4 +1,4 @@
-"""PlacedRunner: one task for each run that this node follows on an engine; and the adoption of what others left."""
+"""PlacedRunner: one task for each run that this node follows on an engine, and the adoption of other nodes' runs."""
 
 import logging
 from collections.abc import Callable
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class PlacedFinisher(WorkFinisher):
-    """Stores how a placed run ended: as any other run, and its placement is gone."""
+    """Stores the end of a placed run like that of any other run, and ends its placement."""
 
     def __init__(self, finisher: JobFinisher) -> None:
         self._finisher = finisher
@@ -35,7 +35,7 @@ class PlacedFinisher(WorkFinisher):
 
 
 class PlacedRunner(Runner):
-    """Differs from `Runner` in what a failure of ours means: nothing, since the run goes on elsewhere."""
+    """A runner for engines: unlike in `Runner`, a failure of this process says nothing about the run, which goes on."""
 
     def __init__(self, engine: EngineContext, executor: PlacedExecutor, finisher: JobFinisher, parts: Runner) -> None:
         super().__init__(
@@ -58,7 +58,7 @@ class PlacedRunner(Runner):
         self._placed_executor.open(store)
 
     def place(self, claim: Claim, placed: Placement, token: str | None) -> None:
-        """Follows the commit that started a run on an engine, or gave it to this node."""
+        """Starts to follow a run after the commit that started it on an engine, or gave it to this node."""
         if claim.run_id in self._placed:
             return
         self._placed[claim.run_id] = placed
@@ -68,11 +68,11 @@ class PlacedRunner(Runner):
     async def adopt(
         self, store: Store, node_id: str | None, is_ours: Callable[[Tx, str | None], bool] = lambda tx, node_id: True
     ) -> int:
-        """Goes on with the placed runs of a node, or of all. Returns how many there were."""
+        """Goes on with the placed runs of one node, or of all nodes. Returns the number of these runs."""
         return await store.write(lambda tx: self._adopt(tx, node_id) if is_ours(tx, node_id) else 0)
 
     async def detach(self) -> None:
-        """Follows no run any more. They go on, and whoever adopts them follows them."""
+        """Stops following all runs. The runs go on, and the node that adopts them follows them."""
         await self.abandon()
         self._is_abandoned = self._has_lost = False
         self._placed.clear()
@@ -114,7 +114,7 @@ class PlacedRunner(Runner):
         return len(found)
 
     async def _outcome(self, claim: Claim) -> Outcome:
-        """Waits for the end, however often our own part of it fails."""
+        """Waits until the run ends, however often this process fails to follow it."""
         pause = FIRST_PAUSE
         while True:
             placed = self._placed[claim.run_id]
@@ -123,7 +123,7 @@ class PlacedRunner(Runner):
                 return await self._placed_executor.run(claim, None, given, lambda text: self._keep(claim.run_id, text))
             except Unavailable as error:
                 log.warning("run %s: what is stored for it cannot be read yet: %s", claim.run_id, error)
-            except Exception:  # It goes on elsewhere; an outcome made up here would let a retry run beside it.
+            except Exception:  # The run goes on elsewhere; a made-up outcome would let a retry run beside it.
                 log.exception("run %s: following it failed", claim.run_id)
             self._placed_executor.place(placed, None)
             await self._clock.sleep(max(pause, SHORTEST_WAIT))
@@ -132,7 +132,7 @@ class PlacedRunner(Runner):
     async def _record(self, claim: Claim, outcome: Outcome, seconds: float, since: float) -> bool:
         has_ended = await super()._record(claim, outcome, seconds, since)
         placed = self._placed.pop(claim.run_id, None)
-        # Of a run that was given up, the directory stays: a wrapper that lives reads there that it must end.
+        # The directory of a run that was given up stays: a wrapper that lives reads there that it must end.
         if has_ended and placed is not None and outcome.failure_kind is not FailureKind.CRASH:
             await self._placed_executor.clean_up(claim.run_id, placed)
         return has_ended

@@ -15,12 +15,12 @@ log = logging.getLogger(__name__)
 
 
 def start_placed(tx: Tx, engine: EngineContext, claim: Claim, placing: Placing, now: Instant) -> None:
-    """Stores what the engine is to run; after the commit, this node hands it over."""
+    """Stores what the engine must run; after the commit, this node hands the run over."""
     try:
         spec = placing.spec(claim.params, *claim.times)
-    except Exception as error:  # Parameters that no longer fit must not hold up the dispatch of all others.
+    except Exception as error:  # Parameters that have become invalid must not stop the dispatch of other jobs.
         log.warning("run %s cannot be handed to its engine: %s", claim.run_id, error)
-        tx.cause(Launch(claim))  # Its handler says why it cannot run here, and ends it.
+        tx.cause(Launch(claim))  # The handler ends the run, and says why it cannot run.
         return
     token = engine.chance.secret()
     placements.begin(tx, claim.run_id, claim.job_id, spec, hash_of(token), now)

@@ -1,1 +1,1 @@
-"""Signals: answers that jobs wait for, and the deadlines of those waits."""
+"""Signals: answers for which jobs wait, and the deadlines of these waits."""

@@ -1,7 +1,8 @@
 """Signals: stores answers to jobs that wait for a person or a program, and gives the default answer at a deadline.
 
-Each wait is answered once. An answer that comes before its job waits is kept; the same answer again is answered with
-the first one; another one, or one after the end, is refused. All of it is one transaction with what follows.
+Each wait gets one answer. An answer that arrives before its job waits is kept. The same answer sent again returns the
+stored one; a different answer, or one after the end, is refused. The answer and everything that follows from it are
+stored in one transaction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,13 +45,12 @@ class Signals:
         signal_id: str | None = None,
         callers: Sequence[str] | None = None,
     ) -> Sent:
-        """Answers the wait of a chain for this name, or keeps the answer for it. `callers` are the names by which the
-        sender may answer; None: any.
-        """
+        """Answers the wait of a chain for this name, or keeps the answer for a later wait. `callers` are the names by
+        which the sender may answer; None allows any name."""
         job = jobs.get(tx, job_id)
         if job is None:
             raise NotFound("job", job_id)
-        # It may be the answer to an earlier wait for the name.
+        # The request may repeat the answer to an earlier wait for this name.
         known = None if signal_id is None else signals.sent(tx, job.chain_id, name, signal_id)
         if known is not None:
             return Sent(known, is_new=False)
@@ -59,7 +59,7 @@ class Signals:
         if is_open:
             _refuse_foreign(last, callers)
             if last.answer_by is not None and last.answer_by <= now and sent_by != BY_DEADLINE:
-                # The timer comes after its instant: an answer that overtakes it is late all the same.
+                # An answer that arrives after the deadline is late, even if the timer has not applied the deadline yet.
                 return Sent(_same(self._by_deadline(tx, last, now), answer, payload), is_new=False)
         elif before is not None:
             return Sent(_same(before, answer, payload), is_new=False)
@@ -86,7 +86,7 @@ class Signals:
         return Sent(signal, is_new=True)
 
     def park(self, tx: Tx, run_id: str, wait: Mapping[str, Json]) -> None:
-        """Stores that the session of a run waits for a signal once it has ended; a later request takes its place."""
+        """Stores that the session of a run waits for a signal once the run has ended. A later call replaces it."""
         run = runs.get(tx, run_id)
         if run is None:
             raise NotFound("run", run_id)
@@ -94,23 +94,23 @@ class Signals:
             raise Conflict(f"run {run_id} has ended, as {run.status}: only a running one can be parked")
 
     def do_due(self, tx: Tx, now: Instant, limit: int) -> int:
-        """Gives the default answer to waits whose deadline has passed. Returns how many there were."""
+        """Gives the default answer to waits whose deadline has passed. Returns the number of these waits."""
         late = jobs.unanswered(tx, now, limit)
         for one in late:
-            # Read each again: what one answer ends may have ended another of this list.
+            # Each job is read again: an answer may have ended other jobs of this list.
             job = jobs.get(tx, one.job_id)
             if job is not None and job.stage is Stage.QUEUED and job.is_awaiting:
                 self._by_deadline(tx, job, now)
         return len(late)
 
     def _by_deadline(self, tx: Tx, job: Job, now: Instant) -> Signal:
-        """Gives the answer that a wait gets if nobody answers in time."""
+        """Answers a wait whose deadline has passed with its default answer. Returns the stored answer."""
         assert job.await_signal is not None
         answer = Answer(job.await_signal["on_deadline"])
         return self.send(tx, job.job_id, _name(job), answer, None, BY_DEADLINE, now).signal
 
     def _apply(self, tx: Tx, job: Job, signal: Signal, now: Instant) -> None:
-        """Lets the job start, or ends it. A parked session goes on after a no too, and reads the answer."""
+        """Lets the job start, or ends it. A parked session goes on even after a rejection, and reads the answer."""
         who = "nobody answered in time" if signal.sent_by == BY_DEADLINE else f"by {signal.sent_by}"
         if signal.answer is Answer.FAIL:
             self._finisher.fail_queued(tx, job, f"no answer to the signal {signal.name!r} by {job.answer_by}", now)
@@ -122,14 +122,14 @@ class Signals:
                 self._engine.note_freed(tx, freed, now)
 
     def _is_parked(self, tx: Tx, job: Job) -> bool:
-        """Returns whether a session waits: what ended while it waited for an answer did not run."""
+        """Returns whether a parked session waits. If not, a job that ends while it waits has not run."""
         before = [one for one in jobs.chain(tx, job.chain_id) if one.job_id != job.job_id and not one.is_awaiting]
         run = runs.of_job(tx, before[-1].job_id) if before else None
         return run is not None and run.park is not None
 
 
 def refuse_signal(name: str, payload: Json, signal_id: str | None) -> None:
-    """Raises Invalid if an answer cannot be stored."""
+    """Raises Invalid if the answer cannot be stored."""
     texts = {"name": name, **({} if signal_id is None else {"signal_id": signal_id})}
     found = [Problem(field, one) for field, text in texts.items() if (one := text_problem(text)) is not None]
     found += json_problems("payload", {"": payload})
@@ -150,7 +150,7 @@ def _refuse_foreign(job: Job, callers: Sequence[str] | None) -> None:
 
 
 def _same(before: Signal, answer: Answer, payload: Json) -> Signal:
-    """Returns the answer that is stored, if this is the same one; raises Conflict if it is another."""
+    """Returns the stored answer if the new one is the same; raises Conflict if it differs."""
     if (before.answer, before.payload) == (answer, payload):
         return before
     what = "another payload" if before.answer is answer else f"{before.answer.value!r}"

@@ -1,1 +1,1 @@
-"""Engines: where a placed run works. The contract, the run's directory, the wrapper, and the engine `local`."""
+"""Engines, on which placed runs work: the contract, the directory of a run, the wrapper, and the engine `local`."""

@@ -1,4 +1,4 @@
-"""Engines: those of the configuration by name, and what a job type that names one needs of it."""
+"""Engines: the configured engines by name, and the link from a job type to the engine that it names."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from nextslot.errors import Invalid, Problem
 
 from .contract import Engine, EngineKind
 
-# Makes of parameters, timeout and stall timeout what the engine is to run.
+# Returns what the engine must run, from the parameters, the timeout and the stall timeout of a run.
 MakeSpec = Callable[[Mapping[str, Any], float | None, float | None], PlacementSpec]
 
 
@@ -32,16 +32,16 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """How jobs of a type are handed to an engine."""
+    """How nextslot hands jobs of a type to an engine."""
 
     engine: str
     spec: MakeSpec
-    # The variables of the command with their secrets, which no database has.
+    # The variables of the command with their secrets, which are stored in no database.
     environment: Callable[[], Mapping[str, str]]
 
 
 class Engines:
-    """The engines that this node can talk to."""
+    """The engines that this node can use."""
 
     def __init__(self) -> None:
         self.settings: dict[str, EngineSettings] = {}
@@ -63,7 +63,7 @@ class Engines:
 
 
 def option_problems(kind: EngineKind, options: Any, place: str) -> Iterator[Problem]:
-    """Finds what is wrong with the options of an engine, or of a job type for its engine."""
+    """Yields problems of the options of an engine, or of the engine options of a job type."""
     if not isinstance(options, Mapping):
         yield Problem(place, "is not a table of options; write { name = value }")
         return

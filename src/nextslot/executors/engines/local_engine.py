@@ -1,4 +1,4 @@
-"""The engine `local`: the wrapper as a process of this machine that outlives the scheduler, and is adopted."""
+"""The engine `local`: runs the wrapper as a process of this machine that outlives the scheduler and can be adopted."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ START_SECONDS = 30.0
 
 
 class LocalEngine:
-    """A handle is `PID@START_TIME`, which names one process until the machine is started again."""
+    """Starts processes of this machine. A handle is `PID@START_TIME`, which identifies a process until a reboot."""
 
     def submit(self, submission: Submission) -> str:
         program, *arguments = submission.argv
@@ -46,7 +46,7 @@ class LocalEngine:
             with suppress(OSError):
                 words = (path / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
                 pid = int(path.name)
-                # The wrapper itself: the child that it forks has it as parent.
+                # Matches the wrapper only: the guardian that it forks has the same arguments.
                 if words[-1].endswith(mark) and b"--detach" in words and not _is_guardian(pid):
                     found.append(f"{pid}@{start_time(pid)}")
         return found
@@ -58,7 +58,7 @@ class LocalEngine:
         return b""
 
     def stop(self, key: Key, grace_seconds: float) -> None:
-        """Asks the wrapper to end its tree; without a wrapper, ends what is left of that here."""
+        """Requests the wrapper to end its tree; without a wrapper, ends the rest of the tree here."""
         if _is_alive(key.handle):
             with suppress(OSError):
                 os.kill(int(key.handle.partition("@")[0]), signal.SIGTERM)
@@ -69,7 +69,7 @@ class LocalEngine:
             raise Unreachable(str(error)) from error
 
     def forget(self, key: Key) -> None:
-        """There is nothing to forget: the process has ended."""
+        """Does nothing: this engine stores nothing about a process that has ended."""
 
 
 def _is_alive(handle: str) -> bool:
@@ -78,7 +78,7 @@ def _is_alive(handle: str) -> bool:
 
 
 def _is_guardian(pid: int) -> bool:
-    """Returns whether a process was forked by one with the same arguments."""
+    """Returns whether a process was forked by a process with the same arguments."""
     with suppress(OSError, ValueError, IndexError):
         parent = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
         return Path(f"/proc/{parent}/cmdline").read_bytes() == Path(f"/proc/{pid}/cmdline").read_bytes()

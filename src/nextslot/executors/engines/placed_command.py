@@ -1,4 +1,4 @@
-"""Makes of a command type that names an engine what the engine is to run, and of its end an outcome."""
+"""Converts a command type that names an engine into a placement spec, and the record of the end into an outcome."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nextslot.executors.command import CommandType
     from nextslot.executors.command_output import Output
 
-# Why the wrapper, or the scheduler in its place, has ended a run that had begun.
+# Why the wrapper, or the scheduler instead, has ended a run that had begun.
 STOPPED = {
     "cancelled": (FailureKind.CANCELLED, "cancelled"),
     "interrupted": (FailureKind.INTERRUPTED, "interrupted"),
@@ -27,7 +27,7 @@ STOPPED = {
 
 
 def placing_of(command: "CommandType", engine: EngineSettings) -> Placing:
-    """Returns how jobs of a command type are handed to its engine."""
+    """Returns how nextslot hands jobs of a command type to its engine."""
 
     def spec(params: Mapping[str, Any], timeout: float | None, stall_timeout: float | None) -> PlacementSpec:
         made = PlacementSpec(
@@ -56,7 +56,7 @@ def placing_of(command: "CommandType", engine: EngineSettings) -> Placing:
 
 
 def outcome_of(spec: PlacementSpec, end: Mapping[str, Any], output: "Output") -> Outcome:
-    """Returns the outcome that the record of a run's end says."""
+    """Returns the outcome that the record of a run's end contains."""
     from nextslot.executors.command import CommandType
 
     if end["by"] == "scheduler":

@@ -1,7 +1,7 @@
-"""Writes the records of a placed run on shared storage: each appears whole, and some can be written only once.
+"""Writes the records of a placed run on shared storage: each record appears whole, and some can be written only once.
 
-The scheduler and the wrapper both use it; the wrapper is shipped, so this imports a few modules of the standard library
-only.
+The scheduler and the wrapper both use this module. It is shipped with the wrapper, so it imports only a few modules of
+the standard library.
 """
 
 import contextlib
@@ -10,16 +10,16 @@ import os
 import socket
 from typing import Any
 
-# Who claims a run first, its wrapper or the scheduler, decides whether it can ever start.
+# The first writer of a claim, the wrapper or the scheduler, decides whether the run can ever start.
 CLAIM, END, LEASE, STOP, REQUEST = "claim.json", "end.json", "lease", "stop.json", "request.json"
 OUTPUT, ARTIFACTS, CHECKPOINT = "output", "artifacts", "checkpoint"
 
 
 def write_once(directory: str, name: str, record: dict[str, Any]) -> bool:
-    """Writes a record unless there is one of that name. Returns whether this call has written it.
+    """Writes a record unless one of that name exists. Returns whether this call has written the record.
 
-    A hard link is made or refused in one step on every file system that has them, NFS included, where the answer may
-    be lost: the number of links of the temporary file says whether it was made.
+    Every file system with hard links, NFS included, creates or refuses a hard link in one step. NFS may lose the
+    answer, so the number of links of the temporary file says whether the link was created.
     """
     temporary = _temporary(directory, name, json.dumps(record).encode())
     try:
@@ -33,7 +33,7 @@ def write_once(directory: str, name: str, record: dict[str, Any]) -> bool:
 
 
 def replace(directory: str, name: str, content: bytes) -> None:
-    """Writes a file in place of an older one; a reader sees the one or the other."""
+    """Replaces a file in one step: a reader sees either the older or the newer content."""
     temporary = _temporary(directory, name, content)
     try:
         os.rename(temporary, f"{directory}/{name}")
@@ -45,7 +45,7 @@ def replace(directory: str, name: str, content: bytes) -> None:
 
 
 def read(directory: str, name: str) -> dict[str, Any] | None:
-    """Returns a record; None if there is none. Raises OSError if the storage does not answer."""
+    """Returns a record; None if it does not exist. Raises OSError if the storage does not answer."""
     try:
         with open(f"{directory}/{name}", "rb") as file:
             found = json.loads(file.read())
@@ -74,7 +74,7 @@ def _temporary(directory: str, name: str, content: bytes) -> str:
 def _sync_directory(directory: str) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with contextlib.suppress(OSError):  # Some file systems cannot; they say nothing about a lost record either.
+        with contextlib.suppress(OSError):  # Some file systems cannot sync a directory.
             os.fsync(fd)
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""RunDirectory: the directory of one placed run on storage that its engine shares, as the scheduler sees it."""
+"""RunDirectory: the scheduler's view of the directory of one placed run, on storage that the engine shares."""
 
 import hashlib
 import json
@@ -13,13 +13,13 @@ from nextslot.domain import Json
 
 from . import records
 
-# How much of the output one look reads.
+# How many bytes of the output one call of `look` reads.
 CHUNK = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the records of a run say now; `error` is why they could not be read."""
+    """The current contents of a run's records; `error` says why they could not be read."""
 
     claim: Mapping[str, Any] | None = None
     end: Mapping[str, Any] | None = None
@@ -33,16 +33,17 @@ class Look:
 
 class RunDirectory:
     def __init__(self, path: Path, token_hash: str) -> None:
-        """Counts only records that know the run's token: those of another run are none."""
+        """Accepts only records that contain the run's token; others belong to another start."""
         self.path = path
         self._token_hash = token_hash
 
-    # What the scheduler writes.
+    # Writes of the scheduler.
 
     def prepare(self, request: Mapping[str, Json], files: Mapping[str, bytes] | None = None) -> None:
-        """Makes the directory and writes the request, which may have secrets: it is the owner's alone.
+        """Creates the directory, readable for its owner only, since the request may contain secrets, and writes the
+        request.
 
-        `files` are further ones that the command reads.
+        `files` are further files that the command reads.
         """
         (self.path / records.ARTIFACTS).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.chmod(0o700)
@@ -51,11 +52,11 @@ class RunDirectory:
         records.replace(str(self.path), records.REQUEST, json.dumps(request).encode())
 
     def request(self) -> Mapping[str, Any] | None:
-        """Returns what `prepare` wrote, if it was for this run."""
+        """Returns the request that `prepare` wrote, if it was for this run."""
         return self._ours(records.read(str(self.path), records.REQUEST))
 
     def take(self, token: str, why: str) -> bool:
-        """Claims the run for the scheduler, so that no wrapper can ever start it. False: a wrapper was first."""
+        """Claims the run for the scheduler, so that no wrapper can start it. Returns False if a wrapper was first."""
         claim = {"token": token, "by": "scheduler", "why": why}
         if records.write_once(str(self.path), records.CLAIM, claim):
             return True
@@ -63,11 +64,11 @@ class RunDirectory:
         return found is not None and found.get("by") == "scheduler"
 
     def give_up(self, token: str, why: str) -> bool:
-        """Ends a run that its wrapper has not ended; a wrapper that still lives then ends its tree. False: it has."""
+        """Ends a run by its record, and so the tree of a wrapper that lives. Returns False if the run had ended."""
         return records.write_once(str(self.path), records.END, {"token": token, "by": "scheduler", "why": why})
 
     def disown(self, why: str) -> bool:
-        """Claims the run, or gives it up if a wrapper has claimed it. Returns False if the wrapper has ended it."""
+        """Claims the run or, if a wrapper has, gives it up. Returns False if the wrapper has ended the run."""
         request = self.request()
         if request is None:
             return True
@@ -81,12 +82,12 @@ class RunDirectory:
         stop = {"kind": kind, "grace_seconds": grace_seconds}
         records.replace(str(self.path), records.STOP, json.dumps(stop).encode())
 
-    # What the scheduler reads.
+    # Reads of the scheduler.
 
     def look(self, position: int) -> Look:
         """Reads the records, and the output from a position on."""
         try:
-            # The end first: the output that is read after it is complete.
+            # Reads the end before the output, so that an output read after an end is complete.
             end = self._ours(records.read(str(self.path), records.END))
             claim = self._ours(records.read(str(self.path), records.CLAIM))
             lease = self._text(records.LEASE) or ""
@@ -96,7 +97,7 @@ class RunDirectory:
             return Look(position=position, error=f"{error.strerror or error}")
 
     def output(self, position: int) -> tuple[bytes, int]:
-        """Returns a chunk of the output, and the position after it. A part that was dropped is a line that says so."""
+        """Returns a chunk of the output, and the position after it. A line in it stands for a dropped part."""
         for path in self._pieces():
             begin = int(path.name)
             size = path.stat().st_size
@@ -111,7 +112,7 @@ class RunDirectory:
         return b"", position
 
     def copy_artifacts(self, target: Path) -> None:
-        """Copies what the run has left to where the files of runs are. Links stay links, which nobody follows."""
+        """Copies the artifacts of the run into the directory of run files. Copies links as links and follows none."""
         source = self.path / records.ARTIFACTS
         if source.is_dir() and not source.is_symlink() and any(source.iterdir()):
             shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)

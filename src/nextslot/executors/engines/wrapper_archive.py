@@ -1,4 +1,4 @@
-"""Makes the one file that is shipped with a placed run: the wrapper and what it imports, as a Python archive."""
+"""Makes the one file that is shipped with a placed run: a Python archive of the wrapper and its imports."""
 
 import hashlib
 import io
@@ -18,7 +18,7 @@ _FILES = (
 )
 _PACKAGES = ("", "executors/", "executors/engines/", "executors/process_tree/")
 _MAIN = "from nextslot.executors.engines.wrapper_main import main\n\nmain()\n"
-# The same content on every machine: then runs of one release share a file.
+# A fixed time makes the same archive on every machine, so that runs of one release share a file.
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
@@ -34,7 +34,7 @@ def archive() -> bytes:
 
 
 def ship(directory: Path) -> Path:
-    """Puts the wrapper of this release into an engine's directory, unless it is there. Returns its path."""
+    """Writes the wrapper of this release into an engine's directory, unless it exists. Returns its path."""
     content = archive()
     path = directory / f"wrapper-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
     if not path.exists():

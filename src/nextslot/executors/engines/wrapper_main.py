@@ -38,12 +38,12 @@ from nextslot.executors.process_tree.guardian import (
 from nextslot.executors.process_tree.guardian import IGNORED as GUARDIAN_IGNORES
 from nextslot.executors.process_tree.kill_tree import KillSequence, start_time
 
-# What an engine sends to end a job.
+# The signals by which an engine ends a job.
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 IGNORED = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
-# How often the wrapper reads whether it has to stop, and how long one poll waits at most.
+# How often the wrapper reads requests to stop, and the longest wait of one poll.
 LOOK_SECONDS, LONGEST_POLL = 1.0, 0.5
-# How often it tries to write the end while the storage refuses that.
+# How often the wrapper tries to write the end while the storage refuses the write.
 END_RETRY_SECONDS = 5.0
 FEWEST_PIECE_BYTES = 64 * 1024
 PIECES = 16
@@ -58,7 +58,7 @@ def main() -> NoReturn:
 
 
 def detach(directory: str) -> None:
-    """Goes on in a process of its own session, whose parent has exited: nothing ends it with the scheduler."""
+    """Continues in a process with its own session and no parent, so that it does not end with the scheduler."""
     pid = os.fork()
     if pid:
         sys.stdout.write(f"{pid} {start_time(pid) or 0}\n")
@@ -91,7 +91,7 @@ class Wrapper:
         self._buffer = b""
 
     def run(self) -> int:
-        """Claims the run, runs it, and writes how it ended. Returns the exit code for the engine, which is a hint."""
+        """Claims the run, runs it, and writes its end. Returns the exit code for the engine, which is only a hint."""
         found = records.read(self._directory, records.REQUEST)
         if found is None:
             say("there is no request in this directory")
@@ -112,7 +112,7 @@ class Wrapper:
         self._guard()
         return 0 if self._status == 0 else 1
 
-    # The tree.
+    # The process tree.
 
     def _guard(self) -> None:
         for number in IGNORED:
@@ -154,7 +154,7 @@ class Wrapper:
             if os.getppid() != self._pid_of_claim():
                 self._lost = "its wrapper was killed"
                 self._write_end()
-        except BaseException as error:  # The wrapper reports it and ends what was started.
+        except BaseException as error:  # The wrapper reports the error, and ends the started processes.
             with contextlib.suppress(OSError):
                 control.sendall(f"broken {type(error).__name__}: {error}\n".encode())
             os._exit(1)
@@ -182,7 +182,7 @@ class Wrapper:
     def _tell(self, number: int, frame: object) -> None:
         self._is_told = True
 
-    # Watching.
+    # Watching the run.
 
     def _watch(self) -> None:
         """Serves the guardian until no process of the tree is left."""
@@ -224,7 +224,7 @@ class Wrapper:
                 self._lost, self._status = rest, int(signal.SIGKILL)
 
     def _look(self) -> None:
-        """Does what is due: renews the lease, reads requests, counts the timeouts."""
+        """Does everything that is due: renews the lease, reads requests to stop, checks the timeouts."""
         at = now()
         if self._is_told:
             self._stop("engine", self._request["grace_seconds"])
@@ -248,7 +248,7 @@ class Wrapper:
             say(f"the lease could not be renewed: {error}")
             return
         self._next_renewal = at + self._request["renew_seconds"]
-        # Counted from before the write: nobody sees the renewal earlier.
+        # Counts from before the write: no reader sees the renewal earlier.
         self._lease_until = at + self._request["patience_seconds"]
         self._send(f"lease {self._lease_until}")
 
@@ -257,8 +257,8 @@ class Wrapper:
             asked = records.read(self._directory, records.STOP)
             end = records.read(self._directory, records.END)
         except OSError:
-            return  # The lease decides.
-        if end is not None:  # The scheduler has given the run up: another run may take its place at any moment.
+            return  # The expiry of the lease decides.
+        if end is not None:  # The scheduler has given the run up: another run may replace it at any moment.
             self._is_revoked = True
             self._send("kill")
         elif asked is not None:
@@ -274,7 +274,7 @@ class Wrapper:
             self._control.sendall(words.encode() + b"\n")
 
     def _take_output(self) -> bool:
-        """Copies what there is of the output. Returns False at its end."""
+        """Copies the available output. Returns False at the end of the output."""
         data = os.read(self._output, 65536)
         if data:
             self._last_output = now()
@@ -282,14 +282,14 @@ class Wrapper:
         return bool(data)
 
     def _read_output(self) -> None:
-        """Copies the rest, once no process can write more: one that escaped must not make this wait."""
+        """Copies the rest of the output without waiting: a process that escaped may keep it open."""
         os.set_blocking(self._output, False)
         with contextlib.suppress(BlockingIOError):
             while self._take_output():
                 pass
 
     def _take_checkpoint(self) -> bool:
-        """Stores the last complete line of the channel as the checkpoint. Returns False at its end."""
+        """Stores the last complete line of the channel as the checkpoint. Returns False at the end of the channel."""
         data = self._channel.recv(65536)
         *lines, rest = (self._checkpoint + data).split(b"\n")
         self._checkpoint = rest[-(1 << 20) :]
@@ -300,12 +300,12 @@ class Wrapper:
                 records.replace(self._directory, records.CHECKPOINT, lines[-1])
             except OSError as error:
                 answer = f"error {error.strerror}\n".encode()
-            with contextlib.suppress(OSError):  # Of a command that reads no answers.
+            with contextlib.suppress(OSError):  # The command does not read answers.
                 self._channel.send(answer * len(lines), socket.MSG_DONTWAIT)
         return bool(data)
 
     def _reap_rest(self) -> None:
-        """Ends what a killed guardian has left: its orphans are children of this process."""
+        """Ends the processes that a killed guardian has left: they are now children of this process."""
         killing = KillSequence()
         while True:
             for _ in ended_children():
@@ -316,10 +316,10 @@ class Wrapper:
                 killing.kill_round()
             time.sleep(0.01)
 
-    # The end.
+    # The end of the run.
 
     def _write_end(self) -> None:
-        """Writes the end, for as long as the directory is there: until then the run cannot be retried."""
+        """Writes the end; repeats that as long as the directory exists, since a run without an end is never retried."""
         if self._stopped is None and self._status == int(signal.SIGKILL) and now() >= self._lease_until:
             self._stopped = "lease"
         status = int(signal.SIGKILL) if self._status is None else self._status
@@ -346,7 +346,7 @@ class Wrapper:
 
 
 class OutputPieces:
-    """The output as files that are named by the position of their first byte. The middle is dropped beyond the cap."""
+    """The output as files named by the position of their first byte. Drops the middle of an output beyond the cap."""
 
     def __init__(self, directory: str, cap: int) -> None:
         self._directory = f"{directory}/{records.OUTPUT}"
@@ -360,7 +360,7 @@ class OutputPieces:
         self._file: int | None = None
 
     def write(self, data: bytes) -> None:
-        """Appends. What the storage refuses is lost, and the gap in the positions says so."""
+        """Appends to the output. If the storage refuses data, the data is lost and leaves a gap in the positions."""
         while data:
             part = data[: self._begin + self._piece - self._position] if self._file is not None else data[: self._piece]
             try:
@@ -397,14 +397,14 @@ class OutputPieces:
 
 
 def say(words: str) -> None:
-    """Writes to what the engine keeps of the wrapper's output."""
+    """Writes a line to the wrapper's own output, which the engine keeps."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{words}\n")
         sys.stderr.flush()
 
 
 def _memory(content: bytes) -> int:
-    """Returns a descriptor of a file in memory: what it says is never on a disk."""
+    """Returns a descriptor of a file in memory, so that its content is never on a disk."""
     fd = os.memfd_create("nextslot")
     os.write(fd, content)
     os.lseek(fd, 0, os.SEEK_SET)

@@ -12,10 +12,10 @@ OWN_PART = "scheduler"
 
 
 def own_cgroup() -> str | None:
-    """Returns the directory of our own cgroup if this user may create cgroups in it and move processes into them, else
-    None.
+    """Returns the directory of this process's cgroup if this user may create cgroups in it and move processes into
+    them, else None.
 
-    A service gets this right from systemd's `Delegate=yes`. Root has it unless the file system is read-only, as in a
+    A service may do so with systemd's `Delegate=yes`. Root may do so unless the file system is read-only, as in a
     container.
     """
     group = group_of(os.getpid())
@@ -76,7 +76,8 @@ def enter_cgroup(path: str, limits: Mapping[str, str]) -> None:
 def enable_controllers(path: str, wanted: Iterable[str]) -> set[str]:
     """Lets the cgroups below one limit memory, processors or processes. Returns the controllers that are not there.
 
-    The kernel allows this only while no process is in the cgroup itself, so ours move into a part of it.
+    The kernel allows this only while no process is in the cgroup itself, so this moves the scheduler's processes into a
+    part of it.
     """
     missing = set(wanted) - set(_read(f"{path}/cgroup.controllers").split())
     new = set(wanted) - missing - set(_read(f"{path}/cgroup.subtree_control").split())

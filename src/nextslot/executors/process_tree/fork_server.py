@@ -26,10 +26,10 @@ _PROGRAM = "import sys; sys.path.append(sys.argv[2]); from process_tree.fork_ser
 
 class Guardians:
     """Creates a guardian for each command, through a small fork server that starts with the first command and ends with
-    us.
+    this process.
 
-    Each command gets its own cgroup below the given one. The default parent is our own cgroup, if we may create others
-    there.
+    Each command gets its own cgroup below the given one. The default parent is the cgroup of this process, if the
+    process may create others there.
     """
 
     def __init__(self, beat_seconds: float = BEAT_SECONDS, cgroup: str | None = None) -> None:
@@ -45,16 +45,15 @@ class Guardians:
         self.private_files: Sequence[Path] = ()
 
     def renew(self, deadline: float) -> None:
-        """Lets every guardian kill its command at this instant of CLOCK_BOOTTIME, unless postponed. Any thread may call
-        this.
-        """
+        """Sets the instant of CLOCK_BOOTTIME at which every guardian kills its command, unless postponed. Any thread
+        may call it."""
         with self._lock:
             self._lease = deadline
             for process in self._processes:
                 process.renew(deadline)
 
     def missing_controllers(self, wanted: set[str]) -> set[str]:
-        """Returns which of these limits of cgroups the commands cannot have here."""
+        """Returns which of these cgroup controllers are not available to the commands."""
         return enable_controllers(self._cgroup, wanted) if self._cgroup and wanted else wanted
 
     def use_heartbeat_file(self, heartbeat_file: int | None) -> None:
@@ -64,9 +63,11 @@ class Guardians:
         self._heartbeat_file = heartbeat_file
 
     async def start(self, start: Start, on_output: Callable[[bytes], None], channel: Channel | None = None) -> Process:
-        """Requests a command from the fork server. The Process reports later whether the command could be started.
+        """Requests the start of a command from the fork server. The returned Process reports later whether the command
+        started.
 
-        `channel` gets what the command writes to its descriptor 3, which is a socket: `channel.answer` sends back.
+        `channel` gets what the command writes to its descriptor 3, which is a socket; `channel.answer` sends an answer
+        back.
         """
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             control, guardians = socket.socketpair()
@@ -79,8 +80,8 @@ class Guardians:
             os.set_blocking(output, False)
             stdin = _full_of(start.stdin)
             theirs.callback(os.close, stdin)
-            # The lease is part of the request: if the scheduler stops before a separate message, the command would run
-            # for ever.
+            # The request contains the lease: if the scheduler died before it sent a separate message, the command would
+            # run without a deadline.
             run_id = start.env.get(RUN_ID, "")
             request = {
                 "argv": start.argv,
@@ -204,9 +205,8 @@ def _reap(pid: int) -> None:
 
 
 def _full_of(data: bytes) -> int:
-    """Returns a pipe that already holds all data, so that no writer is needed and the command need not read; else a
-    file.
-    """
+    """Returns a pipe that already holds all data, so that no writer is needed and the command need not read; if the
+    data does not fit into a pipe, returns a file."""
     read, write = os.pipe()
     try:
         os.set_blocking(write, False)

@@ -19,12 +19,12 @@ from .cgroups import enter_cgroup
 from .kill_tree import LEFTOVER_GRACE, KillSequence, start_time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-CHANNEL_FD = 3  # Of the command, as `executors/checkpoints.py` tells it.
+CHANNEL_FD = 3  # The command's descriptor; `executors/checkpoints.py` has the same number.
 HEARTBEAT_UNTIL = 8  # The offset of the deadline in the heartbeat file.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
 LONGEST_WAIT = 86400.0  # poll accepts only bounded timeouts.
-# Guardians take orders only from their sockets. Ctrl-C in a terminal or TERM for a whole service is for the scheduler
-# to handle.
+# Guardians take orders only from their sockets. The scheduler handles Ctrl-C in a terminal and TERM for a whole
+# service.
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -150,9 +150,7 @@ class Guardian:
         self._killing.terminate(spared=self._command if self._request["wrapped"] else None)
 
     def _scheduler_died(self, fd: int) -> None:
-        """Kills the tree without grace once the scheduler has died, since another scheduler may be about to retry the
-        job.
-        """
+        """Kills the tree without grace once the scheduler has died: another scheduler may soon retry the job."""
         self._poll.unregister(fd)
         self._deadline = 0
 
@@ -170,7 +168,7 @@ class Guardian:
         return has_children()
 
     def _act(self) -> float | None:
-        """Kills the tree if its time is over. Returns how long to wait then, or None to wait for messages only."""
+        """Kills the tree if its deadline has passed. Returns how long to wait then; None to wait for messages only."""
         if 0 < self._lease <= now() and self._heartbeat_file is not None:
             (until,) = struct.unpack("d", os.pread(self._heartbeat_file, 8, HEARTBEAT_UNTIL))
             self._lease = max(self._lease, until)

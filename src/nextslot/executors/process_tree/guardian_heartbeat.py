@@ -62,8 +62,8 @@ class Heartbeat:
         if was_answered:
             self._silent_seconds = 0.0
             return False
-        # A beat of an unexpected length says nothing about the guardian: our own event loop was blocked, this process
-        # was stopped, or time is virtual.
+        # A beat of an unexpected length says nothing about the guardian: the scheduler's event loop was blocked, its
+        # process was stopped, or time is virtual.
         return self.interval / 2 <= elapsed <= 2 * self.interval
 
     def judge(self, one: Watched) -> Verdict:

@@ -22,9 +22,9 @@ ENDED = ("Z", "X")
 class KillSequence:
     """Kills all processes below this one, in rounds, until a round finds none.
 
-    A round kills the children and their process groups; their orphans become our children for the next round. If the
-    tree grows faster than that, its processes are stopped first. After many rounds this is done only rarely, because a
-    process of another user, which we cannot kill, would make us scan all processes for ever.
+    A round kills the children and their process groups; their orphans become children of this process for the next
+    round. If the tree grows faster than that, its processes are stopped first. After many rounds this is done only
+    rarely: a process of another user, which this one cannot kill, would cause a scan of all processes for ever.
     """
 
     def __init__(self) -> None:
@@ -53,10 +53,12 @@ class KillSequence:
 
 
 def kill_children(spared: Container[int] = ()) -> bool:
-    """Kills all children. Returns whether there was one. Their orphans become our children for the next round.
+    """Kills all children. Returns whether there was one. Their orphans become this process's children for the next
+    round.
 
     Kills a child's whole process group at once, since a forking group cannot outrun that. Sessions are created inside
-    the tree, so its groups contain no foreign process; and a child's pid is not reused before we have reaped it.
+    the tree, so its groups contain no foreign process; and a child's pid is not reused before this process has reaped
+    it.
     """
     own, found = os.getpgrp(), False
     for pid in children():

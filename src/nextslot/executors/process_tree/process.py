@@ -1,4 +1,4 @@
-"""A command as the scheduler sees it: reads its output, asks its guardian to stop it, and notices a lost guardian.
+"""A command from the scheduler's side: reads its output, requests its guardian to stop it, and notices a lost guardian.
 
 `fork_server.Guardians.start` makes one `Process` for each command. `fork_server_main` documents the protocol.
 """
@@ -67,7 +67,8 @@ class End:
 
 
 class Channel(Protocol):
-    """Takes what a command writes to its channel; `answer` is set to what sends back, as far as there is room."""
+    """The receiver of what a command writes to its channel; `answer` is set to the function that sends answers, which
+    drops those for which there is no room."""
 
     answer: Callable[[bytes], None]
 
@@ -245,7 +246,7 @@ class Process:
         return False
 
     def _answer(self, line: bytes) -> None:
-        """Sends an answer to a command that reads them; a command that does not loses those that find no room."""
+        """Sends an answer to the command. If the command does not read, answers without room in the buffer are lost."""
         if self._channel is not None:
             with suppress(OSError):
                 self._channel.send(line)

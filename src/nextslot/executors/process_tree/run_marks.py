@@ -38,7 +38,7 @@ def cgroup_path(pid: int, run_id: str) -> str | None:
 
 
 def populated_cgroups(run_ids: Collection[str]) -> list[str]:
-    """Returns the directories of those cgroups of these runs, below our own cgroup, that contain a process."""
+    """Returns the directories of those cgroups of these runs, below this process's cgroup, that contain a process."""
     parent = own_cgroup() if run_ids else None
     paths = [f"{parent}/{cgroup_of(run_id)}" for run_id in run_ids] if parent is not None else []
     return [path for path in paths if is_populated(path)]

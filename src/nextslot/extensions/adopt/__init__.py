@@ -1,4 +1,4 @@
-"""Adopts the work of older systems: their jobs, stories and cards become ours, and their ids still find them."""
+"""Adopts the work of older systems: stores their jobs, stories and cards, and keeps the old ids as aliases."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,8 +1,8 @@
-"""AdoptService: stores the work of older systems as ours, and lets their ids find it.
+"""AdoptService: stores the work of older systems as jobs of nextslot, and finds it by its old ids.
 
-The commands call `adopt` while no server runs; each job or group is one transaction with its aliases, so a killed
-adoption leaves each of them once or not at all, and the next one goes on. A server with this extension translates old
-ids in the paths of requests.
+The commands call `adopt` while no server runs. Each job or group is one transaction with its aliases, so a killed
+adoption has stored each of them once or not at all, and the next adoption stores the rest. A server with this extension
+translates old ids in the paths of requests.
 """
 
 import re
@@ -19,7 +19,7 @@ from nextslot.system.instant import Instant
 
 from .old_work import Found, Left, OldGroup, OldJob, OldText
 
-# Ids of ours are UUIDs of version 7, which no older system made: these are never looked up.
+# Ids of nextslot are UUIDs of version 7, which no older system made, so these are never looked up as aliases.
 _OURS = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}(-\d{3})?")
 _LINKS = (
     ("job", re.compile(r"(/api/jobs/)([^/]+)(.*)")),
@@ -34,7 +34,7 @@ _LINKS = (
 
 @runtime_checkable
 class Library(Protocol):
-    """What adoption needs of the extension `stories`."""
+    """The methods of the extension `stories` that adoption needs."""
 
     def past_stories(
         self, run_id: str, job_id: str, at: Instant, stories: Sequence[Mapping[str, Any]]
@@ -49,7 +49,7 @@ class Library(Protocol):
 
 @dataclass(slots=True)
 class Report:
-    """What an adoption did, or would do."""
+    """The result of an adoption, or of a trial."""
 
     jobs: int = 0
     groups: int = 0
@@ -76,7 +76,7 @@ class AdoptService(Attached):
     # Adoption.
 
     async def adopt(self, found: Found) -> Report:
-        """Stores what is not stored yet. Safe to repeat, also after it was killed."""
+        """Stores the work that is not stored yet. Safe to repeat, also after a killed adoption."""
         report = self._report = Report(left=list(found.left))
         all_jobs = [*found.jobs, *(member for group in found.groups for member in group.members)]
         self._know_types(all_jobs)
@@ -93,7 +93,7 @@ class AdoptService(Attached):
         return report
 
     def would_adopt(self, found: Found) -> Report:
-        """Returns what an adoption into an empty database would store, and what it would leave; stores nothing."""
+        """Returns what an adoption into an empty database would store, and what it would leave out. Stores nothing."""
         report = Report(left=list(found.left))
         self._know_types([*found.jobs, *(member for group in found.groups for member in group.members)])
         for group in found.groups:
@@ -111,7 +111,7 @@ class AdoptService(Attached):
         return report
 
     def _is_accepted(self, old: OldJob | OldGroup, members: Sequence[OldJob], report: Report) -> bool:
-        """Returns whether the jobs would be accepted; notes why not. Those of the past are taken as they were."""
+        """Returns whether the jobs would be accepted, and notes why not. Ended jobs are accepted as they were."""
         if any(member.has_ended for member in members):
             return True
         try:
@@ -122,7 +122,7 @@ class AdoptService(Attached):
         return True
 
     async def _stored(self, old: OldJob | OldGroup, work: Any) -> bool:
-        """Returns whether it is stored now and was not before. What is refused is listed with its reason."""
+        """Stores an item. Returns whether it was new; lists a refused item with the reason."""
         noted = len(self._report.left)
         try:
             is_new: bool = await self.host.work.write(work)
@@ -170,7 +170,7 @@ class AdoptService(Attached):
         return True
 
     def _replay(self, tx: Tx, job: Job, old: OldJob) -> None:
-        """Lets a new job go through what it went through then, at those times."""
+        """Takes a new job through the events of the old job, at the old times."""
         self._alias(tx, "job", old.alias, job.job_id, old.source)
         run_id, at = "", job.created_at
         for number, attempt in enumerate(old.attempts, 1):
@@ -212,7 +212,7 @@ class AdoptService(Attached):
         return replace(Outcome.completed(result), artifacts=self.host.files.collect_artifacts(run_id))
 
     def _alias(self, tx: Tx, kind: str, alias: str, id: str, source: str) -> None:
-        """Stores an old id. Old story ids may collide: the second one gets a number."""
+        """Stores an old id as an alias. Old story ids may collide: the second one gets a number."""
         free, number = alias, 1
         while aliases.find(tx, kind, free) is not None:
             number += 1
@@ -232,7 +232,7 @@ class AdoptService(Attached):
         return translated
 
     async def _translated(self, scope: Any, root_path: str) -> Any:
-        """Puts our id into a path that has an old one; all that follows, rights included, goes by our id."""
+        """Replaces an old id in a path by the id of nextslot, which all later steps use, checks of rights too."""
         path = scope["path"]
         prefix, rest = (root_path, path[len(root_path) :]) if root_path and path.startswith(root_path) else ("", path)
         for kind, link in _LINKS:
@@ -242,7 +242,7 @@ class AdoptService(Attached):
                 return scope
             try:
                 ours = await self.host.work.read(lambda tx, kind=kind, old=found[2]: aliases.find(tx, kind, old))  # type: ignore[misc]
-            except NextslotError:  # It is starting or stopping, and the route says so.
+            except NextslotError:  # The scheduler is starting or stopping; the route reports this.
                 return scope
             if ours is None:
                 return scope

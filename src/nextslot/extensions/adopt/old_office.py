@@ -23,7 +23,7 @@ NEEDED = {
     JOBS: ("id", "office_id", "description", "status", "created_at"),
     EXECUTIONS: ("id", "job_id", "attempt", "started_at", "status"),
 }
-# Columns that are read, or that follow from those that are.
+# Columns that this module reads, or that follow from columns that it reads.
 READ = {
     JOBS: (
         *NEEDED[JOBS], "task_id", "role", "priority", "depends_on", "params", "timeout_ms", "retry_count", "updated_at",
@@ -104,7 +104,7 @@ def _job(
             title=plain(row["description"], MOST_IN_A_DESCRIPTION),
             role=plain(row.get("role")),
             task_id=plain(row.get("task_id")),
-            # There the lower goes first, here the higher.
+            # In the old system, lower goes first; in nextslot, higher.
             priority=-max(-999_999, min(999_999, int(row.get("priority") or 0))),
             timeout_seconds=None if timeout_ms is None else timeout_ms / 1000,
             retry_policy=None if is_open else {"max_attempts": tries},
@@ -114,7 +114,7 @@ def _job(
         cancelled_at=cancelled if status == "cancelled" else None,
         cancel_reason=plain(row.get("error_message"), 500),
         has_ended=not is_open,
-        # What has ended did not wait for what failed; our database would refuse to say so.
+        # An ended job did not wait for a failed one; the database would refuse such a dependency.
         depends_on=tuple(one for one in others if is_open or statuses.get(one) == "done"),
     )
 
@@ -146,7 +146,7 @@ def _attempts(
         raise Invalid(f"it is {status}, but an execution of it is completed")
     ends = {"done": "completed", "failed": "failed", "timeout": "timeout", "processing": "running"}
     if (status == "done" and not has_success) or (status in ends and not found):
-        # Executions are missing, or contradict the job: the job's own row says how it ended.
+        # If executions are missing or contradict the job, the job's own row says how the job ended.
         times = [last, reading.time(row.get("started_at")), reading.time(row.get("completed_at"))]
         _, started, finished = ordered(times)
         outcome = _outcome(ends[status], plain(row.get("error_message"), 4000))

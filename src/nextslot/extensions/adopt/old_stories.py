@@ -57,7 +57,7 @@ class _Reader:
         self._directory = directory
         self._reading = reading
         self._found = Found()
-        # By the name of their file, until a job claims them.
+        # Stories by the name of their file, until a job claims them.
         self._stories: dict[str, OldText] = {}
         self._cards: dict[str, OldText] = {}
         self._made_at: dict[str, Any] = {}
@@ -144,7 +144,7 @@ class _Reader:
         return {Path(str(row["file_path"])).name: {k: v for k, v in row.items() if v is not None} for row in rows}
 
     def _about(self, story: Path) -> dict[str, Any]:
-        """Reads the metadata beside a story."""
+        """Returns the metadata in the file beside a story."""
         try:
             beside = story.with_suffix(".json")
             found = json.loads(beside.read_text("utf-8")) if beside.is_file() and not beside.is_symlink() else None
@@ -170,7 +170,7 @@ class _Reader:
             self._made_at[read.source] = card.get("created_at")
 
     def _without_jobs(self) -> Iterator[OldJob]:
-        """Makes a job of each story and card that no job has written: a direct request made it."""
+        """Yields a job for each story and card that no job wrote: a direct request made it."""
         for text in [*self._stories.values(), *self._cards.values()]:
             is_story = text.source.startswith("stories/")
             try:
@@ -221,7 +221,7 @@ class _Reader:
             self._found.left.append(Left(source, "its webhook: messages of the past are not sent again", True))
         times = [self._reading.time(old.get(name)) for name in ("created_at", "started_at", "finished_at")]
         created, started, finished = ordered(times)
-        # Only work that succeeded is in the library; texts of other jobs stand for themselves.
+        # Only work that succeeded is in the library; the texts of other jobs are adopted alone.
         files = [Path(str(path)).name for path in old.get("artifacts") or ()] if status == "succeeded" else []
         stories = [self._stories.pop(name, None) for name in files]
         cards = [self._cards.pop(name, None) for name in files]
@@ -283,7 +283,7 @@ _FORM: Mapping[str, tuple[type, ...]] = {
 
 
 def _checked(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns an object of the old service, or raises Invalid if one of its fields has another form than there."""
+    """Returns an object of the old service; raises Invalid if a field has an unexpected form."""
     for name, kinds in _FORM.items():
         value = content.get(name)
         if value is not None and not isinstance(value, kinds):
@@ -307,7 +307,7 @@ def _outcome(old: Mapping[str, Any], status: str) -> Outcome:
 
 
 def _titled(text: str) -> tuple[str, str]:
-    """Parts a heading from the text, and drops front matter."""
+    """Splits the heading from the text, and drops front matter."""
     if text.startswith("---\n") and "\n---\n" in text:
         text = text.partition("\n---\n")[2].lstrip("\n")
     first, _, rest = text.partition("\n")
@@ -315,11 +315,11 @@ def _titled(text: str) -> tuple[str, str]:
 
 
 def _marked(source: str, text: str) -> str:
-    """Names a text by its file and its content: files of two services may have the same name."""
+    """Returns a name for a text, made of its file and its content: files of two services may have the same name."""
     return f"{source} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def _stamp(story_id: str) -> str | None:
-    """Reads the time from an id such as 20260118_101500."""
+    """Returns the time in an id such as 20260118_101500."""
     day, _, time = story_id.partition("_")
     return f"{day}T{time[:6]}" if len(day) == 8 and len(time) >= 6 and (day + time[:6]).isdigit() else None

@@ -1,6 +1,6 @@
-"""The values between the readers of older systems and `adopt_service`: work as it was, in our words, under its old id.
+"""Values between the readers of older systems and `adopt_service`: old work in nextslot's words, under its old ids.
 
-Also what the readers share: times without a zone, mapped names, and the list of what is left behind.
+Also contains what the readers share: times without a zone, mapped names, and the list of items that are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ RUNNING_THEN = "it was running in the old system when it was adopted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldAttempt:
-    """A run of the past. `alias` is its own old id, if it had one."""
+    """A past run. `alias` is its own old id, if it had one."""
 
     started_at: Instant
     finished_at: Instant
@@ -28,7 +28,7 @@ class OldAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldText:
-    """A story or a research card: its old id, and what is known of it."""
+    """A story or a research card: its old id and its known fields."""
 
     alias: str
     source: str
@@ -37,7 +37,7 @@ class OldText:
     topic: str | None = None
     tags: tuple[str, ...] = ()
     model: str = "unknown"
-    # Of a card.
+    # Only of a card.
     summary: str = ""
     key_concepts: tuple[str, ...] = ()
     applications: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class OldText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldJob:
-    """A job of an older system. Without attempts and without `cancelled_at` it is still to be done."""
+    """A job of an older system. A job without attempts and without `cancelled_at` has not run yet."""
 
     alias: str
     source: str
@@ -54,7 +54,7 @@ class OldJob:
     attempts: tuple[OldAttempt, ...] = ()
     cancelled_at: Instant | None = None
     cancel_reason: str | None = None
-    # Whether the last attempt is the end; if not, the job is queued for its next one.
+    # Whether the last attempt ended the job; if not, the job is queued for its next attempt.
     has_ended: bool = False
     depends_on: tuple[str, ...] = ()
     stories: tuple[OldText, ...] = ()
@@ -71,7 +71,7 @@ class OldGroup:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Something that is not taken over, and why; or a part of it (`is_part`)."""
+    """An item that is not adopted, with the reason; or only a part of it (`is_part`)."""
 
     source: str
     reason: str
@@ -80,7 +80,7 @@ class Left:
 
 @dataclass(slots=True)
 class Found:
-    """What a reader has found: groups and jobs in an order in which prerequisites come first."""
+    """The groups and jobs that a reader has found, in an order in which prerequisites come first."""
 
     groups: list[OldGroup] = field(default_factory=list)
     jobs: list[OldJob] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a source is read: the zone of its naive times, and its own names for fields that we know."""
+    """How to read a source: the zone of its naive times, and its names for known fields."""
 
     zone: tzinfo | None
     names: Mapping[str, str]
@@ -98,7 +98,7 @@ class Reading:
         return {self.names.get(name, name): value for name, value in row.items()}
 
     def time(self, value: object) -> Instant | None:
-        """Reads a time: a datetime, or ISO 8601; naive ones are in the zone that was given."""
+        """Returns a time from a datetime or ISO 8601; naive times are in the given zone."""
         if value is None or value == "":
             return None
         try:
@@ -115,7 +115,7 @@ class Reading:
 
 
 class NoZone(Invalid):
-    """A source has naive times, and no zone was given: nothing of it can be read."""
+    """A source has naive times, and no zone was given, so that nothing of the source can be read."""
 
 
 def names_of(pairs: Sequence[str]) -> dict[str, str]:
@@ -130,7 +130,7 @@ def names_of(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def plain(value: object, most: int | None = None) -> str | None:
-    """Makes a text storable: without NUL and broken surrogates, and at most so long."""
+    """Returns a text that a database can store: without NUL and broken surrogates, and of at most this length."""
     if value is None:
         return None
     text = str(value).replace("\0", "").encode("utf-8", "ignore").decode()
@@ -138,13 +138,13 @@ def plain(value: object, most: int | None = None) -> str | None:
 
 
 def known(params: Mapping[str, Json], names: Sequence[str]) -> tuple[dict[str, Json], list[str]]:
-    """Parts the parameters that we know from the names of those that we do not."""
+    """Splits parameters into the known ones and the names of the unknown ones."""
     taken = {name: params[name] for name in names if params.get(name) is not None}
     return taken, sorted(name for name, value in params.items() if name not in names and value not in (None, [], ""))
 
 
 def ordered(times: Sequence[Instant | None]) -> Iterator[Instant]:
-    """Yields times that do not go back, as a clock that was set might have; a missing one is the one before."""
+    """Yields times that never go back, even if a clock was set back; a missing time repeats the one before."""
     last: Instant | None = None
     for at in times:
         if at is not None and (last is None or at > last):

@@ -1,4 +1,4 @@
-"""Prints the events of the demo as they arrive, the progress of its runs, and what to look at afterwards."""
+"""Prints the events of the demo as they arrive, the progress of its runs, and where to find the results afterwards."""
 
 import asyncio
 import contextlib

@@ -75,7 +75,7 @@ async def run_demo(options: Options) -> None:
 
 
 async def _is_ready(scheduler: Scheduler, serving: "asyncio.Task[bool]") -> bool:
-    """Waits until the scheduler is ready. Returns False if it was asked to stop; raises what prevents its start."""
+    """Waits until the scheduler is ready. Returns False if a signal stops it first; raises what prevents its start."""
     while await scheduler.readiness() is not None:
         await asyncio.wait([serving], timeout=0.02)
         if serving.done():
@@ -144,7 +144,7 @@ async def _order_a_film(scheduler: Scheduler, data: Path, model: str | None) -> 
 async def _wait_for(
     scheduler: Scheduler, jobs: list[Job], end: asyncio.Event, *beside: Coroutine[Any, Any, None]
 ) -> None:
-    """Waits until all jobs have ended, retries included, or until the demo is asked to stop."""
+    """Waits until all jobs have ended, retries included, or until a signal stops the demo."""
     if not jobs:
         return
     ends: asyncio.Future[Any] = asyncio.gather(*(scheduler.wait(job.job_id) for job in jobs), *beside)

@@ -1,4 +1,4 @@
-"""Gives refusals of the server itself, such as 401, the form of the protocol below `/v1`."""
+"""Converts refusals of the server itself, such as 401, below `/v1` into the form of OpenAI's protocol."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -7,7 +7,7 @@ import orjson
 
 from .protocol import of_problem
 
-# As ASGI has them; only `routes` may know the web framework.
+# The messages of ASGI; only `routes` may import the web framework.
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 Receive = Callable[[], Awaitable[Message]]
@@ -30,7 +30,7 @@ def _is_below(path: str, root_path: str) -> bool:
 
 
 class _Translator:
-    """Holds a refusal back until it is whole, and sends it in the form of the protocol; passes on everything else."""
+    """Collects a refusal until it is complete, and sends it in the form of the protocol; passes on everything else."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -1,4 +1,4 @@
-"""Reads server-sent events from pieces of bytes: only whole events, so that a broken one never reaches a client."""
+"""Reads server-sent events from pieces of bytes. Yields complete events only: a broken one never reaches a client."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -8,16 +8,16 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class TooLong(Exception):
-    """An event without an end."""
+    """An event that exceeds the allowed size before it ends."""
 
 
 async def events(pieces: AsyncGenerator[bytes, None], most_bytes: int) -> AsyncGenerator[list[bytes], None]:
-    """Yields the lines of each event. The rest of a stream that ends without a blank line is no event."""
+    """Yields the lines of each event. If a stream ends without a blank line, drops the rest."""
     lines: list[bytes] = []
     rest, size = b"", 0
     async with aclosing(pieces):
         async for piece in pieces:
-            # A CR at the end may be half of a CRLF: it waits for what follows.
+            # A CR at the end may be half of a CRLF, so it waits for the next piece.
             *whole, rest = _split(rest + piece)
             for line in whole:
                 size += len(line)

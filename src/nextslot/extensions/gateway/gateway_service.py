@@ -1,6 +1,6 @@
-"""GatewayService: which upstream answers for a model, the requests of connected callers, and the job type that asks.
+"""GatewayService: chooses the upstream for a model, keeps the requests of connected callers, and has the job type.
 
-A request's body stays in memory, in a `Call`: the store gets its model and its numbers of tokens, never its text.
+A request's body stays in memory, in a `Call`: the store gets the model and the numbers of tokens, never the text.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from .upstreams import (
 JOB_TYPE = "model_request"
 OLLAMA = "ollama"
 OLLAMA_BASE_URL = "http://127.0.0.1:11434"
-# How many bytes may wait for a slow reader before the upstream is not read any more.
+# How many bytes may wait for a slow reader before the gateway stops reading from the upstream.
 MOST_UNSENT = 1024 * 1024
 MOST_NAMED = 10
 ANSWER_FILE = "answer.json"
@@ -59,10 +59,10 @@ _PARAMS = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a request for a model goes, and what it occupies."""
+    """The upstream of a request for a model, and the resources that the request needs."""
 
     upstream: Upstream
-    # What the upstream calls the model.
+    # The upstream's name for the model.
     name: str
     resource: str
     units: int = 1
@@ -86,11 +86,11 @@ class Call:
 
     @property
     def params(self) -> dict[str, Json]:
-        """Returns what is stored of it."""
+        """Returns the parameters that are stored of the call."""
         return {"model": self.model, "endpoint": self.endpoint, "upstream": self.target.upstream.config.name}
 
     async def room_after(self, size: int) -> None:
-        """Counts bytes that the caller has not read; waits while there are too many."""
+        """Counts bytes that the caller has not read; waits while these are too many."""
         self._unsent += size
         while self._unsent > MOST_UNSENT:
             self._has_room.clear()
@@ -159,7 +159,7 @@ class GatewayService(Attached):
         )
 
     def office_of(self, key_name: str) -> str | None:
-        """Returns the configured office of a key that is for all offices."""
+        """Returns the configured office of a key that is valid for all offices."""
         return self.settings.offices.get(key_name)
 
     # Models.
@@ -180,7 +180,7 @@ class GatewayService(Attached):
         return [*named.values(), *(one for name, one in found.items() if name not in named)]
 
     async def call(self, call_id: str, endpoint: str, body: object) -> Call:
-        """Makes a call of a request. Raises ProtocolError if it is wrong, or its upstream is known to be down."""
+        """Makes a call from a request. Raises ProtocolError for a wrong request, or if its upstream is down."""
         asked = checked(endpoint, body)
         model = asked["model"]
         target = self._target(model)
@@ -212,7 +212,7 @@ class GatewayService(Attached):
         return Target(upstream, settings.name or model, resource, settings.units)
 
     def _unlisted(self, model: str) -> Target | None:
-        """Returns the first upstream that lists nothing: it may have the model, and says so itself if not."""
+        """Returns the first upstream without a list of models: it may have the model, and reports an error if not."""
         found = next((one for one in self._upstreams.values() if one.is_unlisted), None)
         return None if found is None else Target(found, model, found.config.resource)
 
@@ -224,10 +224,10 @@ class GatewayService(Attached):
         return ProtocolError(404, f"there is no model {model[:200]!r}; {there}{more}", "model_not_found", "model")
 
     async def _refuse_if_down(self, target: Target) -> None:
-        """Answers a caller at once while nobody listens at the upstream, instead of letting it wait for a slot."""
+        """Raises at once while the upstream accepts no connections, instead of letting the caller wait for a slot."""
         if not await target.upstream.answers():
             raise target.upstream.unreachable().shown
-        # It answers again, sooner than the next probe of its resource.
+        # The upstream answers again before the next probe of its resource.
         now = self.host.clock.now()
         await self.host.work.write_more(lambda tx: self.host.outages.answers_again(tx, target.resource, now))
 
@@ -256,7 +256,7 @@ class GatewayService(Attached):
     async def request(
         self, run: RunContext, model: str, endpoint: str = CHAT, upstream: str | None = None, body: Body | None = None
     ) -> Any:
-        """Asks the upstream: for a connected caller, who gets each part as it comes, or for a job with a `body`."""
+        """Sends a request to the upstream: for a connected caller, who gets each part at once, or for a job."""
         call = self._calls.get(run.job_id)
         if call is not None:
             return await self._answer(run, call)
@@ -301,7 +301,7 @@ def _usual_upstreams() -> dict[str, UpstreamSettings]:
 
 
 def _failed(error: UpstreamError, call: Call) -> Outcome:
-    """Returns the outcome of a failed request. An upstream whose quota is used up has its resource held until then."""
+    """Returns the outcome of a failed request. A used-up quota of the upstream holds its resource until the renewal."""
     if error.shown.status == 429:
         raise QuotaExceeded.of_response(error.shown.headers, error.shown.message, resource=call.target.resource)
     return Outcome.failed(error.kind, error.shown.message)
@@ -312,7 +312,7 @@ def _renamed(call: Call) -> Body:
 
 
 def _body_problems(params: Mapping[str, Any]) -> list[Problem]:
-    """Checks the body of a job; a caller of `/v1` has none here."""
+    """Returns the problems with the body of a job; a call of `/v1` has no body here."""
     if "body" not in params:
         return []
     try:

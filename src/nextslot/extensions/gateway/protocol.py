@@ -1,4 +1,4 @@
-"""OpenAI's protocol: the form of its errors, and what requests must have. Upstreams check all other fields."""
+"""OpenAI's protocol: the form of its errors, and the required fields of requests. Upstreams check all other fields."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ class ProtocolError(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
     # Further fields of the error, such as the expected start.
     more: Mapping[str, Any] = field(default_factory=dict)
-    # None: it follows from the status.
+    # None derives the type from the status.
     type: str | None = None
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ def _kind(status: int) -> str:
 
 
 def of_problem(content: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Returns the status and the body for a refusal of the server itself, which is `application/problem+json`."""
+    """Returns the status and body that replace a refusal of the server itself, which is `application/problem+json`."""
     status = 400 if content["status"] == 422 else content["status"]
     problems = content.get("errors") or [{}]
     code = "invalid_api_key" if status == 401 else content["code"]

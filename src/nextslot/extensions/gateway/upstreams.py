@@ -1,6 +1,6 @@
-"""Upstreams: the model servers behind the gateway. What one does becomes parts of an answer, or an `UpstreamError`.
+"""Upstreams: the model servers behind the gateway. Each answer becomes parts, or an `UpstreamError`.
 
-`GatewayService` asks them. Each has one HTTP client, whose connections are used again.
+`GatewayService` sends requests through this module. Each upstream has one HTTP client, which reuses its connections.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ MOST_OF_A_CHUNK = 16 * MIB
 MOST_OF_AN_ANSWER = 64 * MIB
 MOST_OF_AN_ERROR = 64 * 1024
 MOST_SHOWN = 300
-# How long a list of models is used, and how soon an unknown name has it read again.
+# How long a list of models is used, and how soon an unknown name makes the gateway read the list again.
 LIST_SECONDS = 30.0
 LIST_AGAIN_SECONDS = 2.0
 # How long the end of a stream may take after its last event; a connection that has ended can be used again.
@@ -64,7 +64,7 @@ Part = Answer | Opened | Piece
 
 
 class UpstreamError(Exception):
-    """An upstream did not answer as it should: what its caller reads, and the kind of the failure."""
+    """An upstream did not answer properly: the message for its caller, and the failure kind."""
 
     def __init__(self, shown: ProtocolError, kind: FailureKind) -> None:
         super().__init__(shown.message)
@@ -74,7 +74,7 @@ class UpstreamError(Exception):
 
 @runtime_checkable
 class EmbeddedModels(Protocol):
-    """What the extension `stories` offers: the embedded model, behind a server on loopback."""
+    """The part of the extension `stories` that offers the embedded model, behind a server on loopback."""
 
     def embedded_models(self) -> Sequence[str]: ...
 
@@ -92,7 +92,7 @@ class Timeouts:
 class UpstreamConfig:
     name: str
     resource: str
-    # None: the embedded model.
+    # None stands for the embedded model.
     base_url: str | None = None
     token_env: str | None = None
     patterns: Sequence[str] = ()
@@ -106,11 +106,11 @@ class Upstream:
         self.config = config
         self._find_embedded = find_embedded
         self._client: httpx2.AsyncClient | None = None
-        # None: never read.
+        # The last list of models; None if it was never read.
         self._models: list[Mapping[str, Any]] | None = None
         self._read_at: float | None = None
         self._reading = asyncio.Lock()
-        # Whether the last connection to it failed.
+        # Whether the last connection to the upstream failed.
         self.is_down = False
         address = "the embedded model" if config.base_url is None else _without_password(config.base_url)
         self._called = f"the upstream {config.name} ({address})"
@@ -123,7 +123,7 @@ class Upstream:
     # Its models.
 
     def accepts(self, model: str) -> str | None:
-        """Returns the name that the upstream has for a model; None if it is not known to have it."""
+        """Returns the upstream's name for a model; None if the upstream is not known to have the model."""
         if self.config.patterns:
             return model if any(fnmatchcase(model, one) for one in self.config.patterns) else None
         names = {one["id"] for one in self._models or ()}
@@ -131,11 +131,11 @@ class Upstream:
 
     @property
     def is_unlisted(self) -> bool:
-        """Returns whether nobody knows what it has: it may have every model."""
+        """Returns whether the upstream lists no models, so that it may have any model."""
         return self._models is None and not self.config.patterns and self.config.base_url is not None
 
     async def models(self, newer_than_seconds: float = LIST_SECONDS) -> list[Mapping[str, Any]]:
-        """Returns its models, read at most so long ago; after a failure those of the last time."""
+        """Returns the models of the upstream, from a list of at most this age; after a failure, from the last list."""
         async with self._reading:
             now = asyncio.get_running_loop().time()
             if self._read_at is None or now - self._read_at > newer_than_seconds:
@@ -146,7 +146,7 @@ class Upstream:
 
     @property
     def listed(self) -> list[Mapping[str, Any]]:
-        """Returns the models of the last list; of patterns those that are plain names too."""
+        """Returns the models of the last list, and the configured patterns that are plain names."""
         known = self._models or []
         if not self.config.patterns:
             return known
@@ -174,7 +174,7 @@ class Upstream:
         return () if embedded is None else embedded.embedded_models()
 
     async def answers(self) -> bool:
-        """Returns whether somebody listens there; it is the probe of the upstream's resource."""
+        """Returns whether the upstream accepts connections; the probe of its resource."""
         if self.config.base_url is None:
             return bool(self._embedded_models())
         try:
@@ -321,7 +321,7 @@ class Upstream:
             raise self._cut() from error
 
     async def _refusal(self, response: httpx2.Response) -> UpstreamError:
-        """Makes the error of an answer other than 200. A refusal of our key is not the caller's fault: it is a 502."""
+        """Makes the error for an answer other than 200. A refusal of the gateway's own key becomes a 502."""
         body, status = await self._read(response, MOST_OF_AN_ERROR), response.status_code
         error = _error_of(body)
         why = self._reason({"error": error}, body)
@@ -361,7 +361,7 @@ class Upstream:
         return self._excerpt(message.encode("utf-8", "replace") if isinstance(message, str) else raw)
 
     def _excerpt(self, raw: bytes) -> str:
-        """Returns a line of what the upstream said, with our key masked."""
+        """Returns a line of the upstream's error, with the gateway's key masked."""
         text = raw.decode("utf-8", "replace")
         if (token := self._token()) is not None:
             text = text.replace(token, "…")
@@ -387,9 +387,9 @@ class Upstream:
             self._client = httpx2.AsyncClient(
                 timeout=httpx2.Timeout(None, connect=self.config.timeouts.connect_seconds, write=between),
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=IDLE_SECONDS),
-                # No cookie of an upstream goes from one caller's request to another's.
+                # Keeps a cookie of an upstream from going into another caller's request.
                 cookies=http.cookiejar.CookieJar(http.cookiejar.DefaultCookiePolicy(allowed_domains=[])),
-                # A server without TLS is on this machine or next to it: a proxy for the internet must not be asked.
+                # A server without TLS is on this machine or near it, where a proxy for the internet is wrong.
                 trust_env=not is_plain,
                 verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True,
             )
@@ -423,7 +423,7 @@ def _text(error: Any, name: str) -> str | None:
 
 
 def _usage(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Returns the counts of tokens of an answer, without what else an upstream may say there."""
+    """Returns the token counts of an answer, without other fields that an upstream may add."""
     usage = answer.get("usage")
     if not isinstance(usage, dict):
         return None

@@ -27,14 +27,14 @@ from . import legacy_table
 from .messages import OldMessages
 from .old_words import FORMAT, DedupCheck, OldBatch, OldJob, is_old, refusal
 
-# The most research cards that one is compared with: the newest.
+# A card is compared with at most so many earlier ones, the newest.
 MOST_CARDS = 10_000
 REASON = "cancelled through the old API"
 
 
 @runtime_checkable
 class ComparesCards(Protocol):
-    """The part of the extension `stories` that this one uses, if it is there."""
+    """The part of the extension `stories` that compares cards, if that extension is enabled."""
 
     def most_similar_card(self, card: Mapping[str, Json], earlier: Sequence[Json]) -> tuple[str, float] | None: ...
 
@@ -79,10 +79,10 @@ class LegacyService(Attached):
     async def trigger_batch(
         self, wanted: Sequence[NewJob], webhook: Mapping[str, Json] | None
     ) -> tuple[OldBatch, bool]:
-        """Submits a parallel group that goes on when a member fails; all of it, or nothing."""
+        """Submits a parallel group whose other members go on when one fails; all of it, or nothing."""
 
         def work(tx: Tx) -> tuple[OldBatch, bool]:
-            # An unknown type has an error code of its own, which the error about several jobs has not.
+            # An unknown type has an error code of its own, which the error about several jobs does not have.
             for new in wanted:
                 self.host.job_types.get(new.job_type or "")
             batch = NewGroup(jobs=wanted, mode=GroupMode.PARALLEL, on_failure=OnFailure.CONTINUE, webhook=webhook)
@@ -174,7 +174,7 @@ def _batch(tx: Tx, group: Group) -> OldBatch:
 
 
 def _is_card(result: Json) -> bool:
-    """Returns whether a result is a card of ours: users may have a job type `research` of their own."""
+    """Returns whether a result is a research card: users may have a job type `research` of their own."""
     return isinstance(result, dict) and {"card_id", "metadata", "fingerprint", "sketch"} <= result.keys()
 
 

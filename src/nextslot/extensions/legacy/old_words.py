@@ -1,6 +1,6 @@
 """The words of the old `/jobs` endpoints (CON-004): a chain is one old job, a parallel group one old batch.
 
-Pure: `legacy_service` reads what is stored and `messages` tells of it, both in these forms.
+Pure functions and values: `legacy_service` returns stored jobs in these forms, and `messages` reports them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from nextslot.domain import DEFAULT_OFFICE, Group, GroupStatus, Job, JobStatus, 
 from nextslot.errors import Invalid, Problem
 from nextslot.system.instant import Instant
 
-# The old service's names of our job types.
+# The old service's names of the job types.
 TYPES: Mapping[str, str] = {"story": "story_generation", "research": "research"}
 JOB_TYPES: Mapping[str, str] = {word: job_type for job_type, word in TYPES.items()}
 STATUSES: Mapping[JobStatus, str] = {
@@ -63,7 +63,7 @@ class OldJob:
 
     @property
     def error(self) -> str | None:
-        """The error of a chain that has ended; one that waits for its retry has none yet."""
+        """Returns the error of a chain that has ended; None while the chain waits for a retry."""
         if self.run is not None:
             return self.run.error
         return self.last.cancel_reason

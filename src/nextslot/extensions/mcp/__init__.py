@@ -1,6 +1,6 @@
 """A server of the Model Context Protocol: agents use the scheduler by tools, at `/mcp` or with `nextslot mcp`.
 
-The official SDK is the package `mcp`, of the extra `mcp`; it is imported when the first agent comes.
+The official SDK is the package `mcp`, of the extra `mcp`; the extension imports it when the first agent connects.
 """
 
 from collections.abc import Sequence

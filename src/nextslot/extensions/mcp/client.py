@@ -1,6 +1,6 @@
-"""How the tools reach the API: over HTTP, or inside the server's process, in both ways with the caller's key.
+"""The access of the tools to the API: over HTTP, or inside the server's process, always with the caller's key.
 
-A tool is never allowed more than its caller's key: it sends the same requests that the key's holder could send.
+A tool never has more rights than its caller's key: it sends only requests that the key's holder could send.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from nextslot.client.transports import Address, AsyncTransport
 
 __all__ = ["Api", "create", "get", "inside", "part", "post"]
 
-# Headers of the caller that its requests inside the process keep: who asks, and by which name of the server.
+# The caller's headers that requests inside the process keep: the key, and the server's host name.
 KEPT_HEADERS = frozenset({b"x-api-key", b"authorization", b"host"})
 
 
 class Api(Subject[AsyncTransport]):
-    """Requests to the API and their answers as JSON; `client.extension(Api)` makes one over HTTP."""
+    """Sends requests to the API and returns the answers as JSON; `client.extension(Api)` makes one over HTTP."""
 
     async def json(self, request: Request) -> Any:
-        """Raises NextslotError, with the server's sentence."""
+        """Returns the answer as JSON; raises NextslotError with the server's sentence."""
         return await asked(self._transport, self._retries, request, lambda reply: reply.json())
 
     async def reply(self, request: Request) -> Reply:
@@ -84,7 +84,7 @@ class _Answer:
 
     async def receive(self) -> dict[str, Any]:
         if self._is_read:
-            await asyncio.Event().wait()  # The caller inside this process stays connected.
+            await asyncio.Event().wait()  # The caller inside this process never disconnects.
         self._is_read = True
         return {"type": "http.request", "body": self.body, "more_body": False}
 

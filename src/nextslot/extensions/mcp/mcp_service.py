@@ -1,4 +1,4 @@
-"""The part of the extension in one scheduler: the SDK's session manager, while the scheduler runs."""
+"""McpService: the part of the extension in one scheduler. Runs the SDK's session manager while the scheduler runs."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ MISSING = "the extra mcp is not installed: pip install 'nextslot[mcp]'"
 
 
 class McpService(Attached):
-    """Answers `/mcp`. Each request has its key and stands alone: no session is kept, so a restart ends none."""
+    """Answers `/mcp`. Each request has its key and stands alone: no session is stored, so a restart loses none."""
 
     def __init__(self, host: Any) -> None:
         super().__init__(host)
-        # Shared by the copies for callers, which `for_caller` makes.
+        # Shared by the copies that `for_caller` makes.
         self._running = _Running()
 
     def wrap(self, app: Any, root_path: str) -> Any:
@@ -38,7 +38,7 @@ class McpService(Attached):
 
 
 class _Running:
-    """The session manager in a task of its own: what enters it must also leave it."""
+    """Runs the session manager in a task of its own, because the same task must enter and leave it."""
 
     def __init__(self) -> None:
         self.app: Any = None
@@ -71,7 +71,7 @@ class _Running:
             async with manager.run():
                 entered.set_result(manager)
                 await asyncio.Event().wait()
-        except Exception as error:  # It reaches those who wait; the next request tries again.
+        except Exception as error:  # The waiting callers get the error; the next request tries again.
             self._entered = None
             if not entered.done():
                 entered.set_exception(error)

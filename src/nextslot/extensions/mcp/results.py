@@ -1,4 +1,4 @@
-"""What tools answer: short forms of the API's JSON, with a sentence that says how to get the rest."""
+"""The results of tools: short forms of the API's JSON, each with a sentence that says how to get the rest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,12 +21,12 @@ _QUEUED = ("place", "expected_start", "expected_end")
 
 
 def of_job(job: Json, *more: str) -> dict[str, Any]:
-    """Returns the fields of a job that say something."""
+    """Returns the fields of a job that are not empty or default."""
     return _picked(job, (*_JOB, *more))
 
 
 def of_awaiting(job: Json) -> str | None:
-    """Says which answer a job waits for; None: none."""
+    """Returns which answer a job waits for; None if it waits for none."""
     wait = job.get("awaiting")
     if wait is None:
         return None

@@ -1,6 +1,6 @@
-"""Long waits as tasks of the protocol, for clients that know them: `wait_for_job` then answers with a task at once.
+"""Long waits as tasks of the protocol, for clients that support tasks: `wait_for_job` then returns a task at once.
 
-A task is a job and has its id. Nothing else is stored for it, so it outlives the connection and a restart.
+A task is a job and has the job's id. Nothing else is stored, so a task outlives the connection and a restart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from . import results
 from .tools import Tools, sentence
 
 TASKS = "io.modelcontextprotocol/tasks"
-# The tool whose answer may be a task, and the argument with which its caller asks for an answer within a time.
+# The tool whose answer may be a task, and the argument by which its caller limits the wait.
 WAIT, BOUND = "wait_for_job", "timeout_seconds"
 POLL_SECONDS = 2.0
 _TIMES = ("created_at", "started_at", "finished_at")
@@ -43,7 +43,7 @@ class Tasks(Extension):
         return [MethodBinding(name, TaskParams, handler, versions) for name, handler in handlers.items()]
 
     async def intercept_tool_call(self, params: Any, ctx: Any, call_next: Any) -> Any:
-        """Answers a wait without a bound with a task, if the client knows tasks and the job has not ended."""
+        """Answers a wait without a time limit with a task, if the client supports tasks and the job has not ended."""
         arguments = params.arguments or {}
         job_id = arguments.get("job_id")
         if params.name != WAIT or BOUND in arguments or not isinstance(job_id, str) or not _knows_tasks(ctx):
@@ -51,7 +51,7 @@ class Tasks(Extension):
         try:
             task = await self._task(ctx, job_id)
         except NextslotError:
-            return await call_next(ctx)  # The tool says what is wrong.
+            return await call_next(ctx)  # The tool reports the error.
         return {"resultType": "task", **task} if task["status"] == "working" else await call_next(ctx)
 
     async def _get(self, ctx: Any, params: TaskParams) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Tasks(Extension):
             raise _refusal(error) from error
 
     async def _cancel(self, ctx: Any, params: TaskParams) -> dict[str, Any]:
-        """Cancels the job of a task, if it is one of the caller's own; one that has ended stays as it is."""
+        """Cancels the job of a task, if the job is the caller's own; does nothing to a job that has ended."""
         _refuse_others(ctx)
         api = self._tools.api(ctx)
         try:
@@ -78,7 +78,7 @@ class Tasks(Extension):
         raise MCPError(INVALID_PARAMS, "no task of this server asks its client for anything; people answer signals")
 
     async def _task(self, ctx: Any, job_id: str) -> dict[str, Any]:
-        """Returns the job as a task; the result of one that has ended is what the tool would have answered."""
+        """Returns the job as a task; for an ended job, with the result that the tool would have returned."""
         api = self._tools.api(ctx)
         job, has_ended = await self._tools.waited_for(api, job_id)
         task: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""OfficeJobs: what an office's jobs are and what can be done to them, a chain at a time; called by `OfficeJobService`.
+"""OfficeJobs: reads and changes an office's jobs, a chain at a time. `OfficeJobService` calls it.
 
-Reads are by sets: a page costs a few statements, however long its chains are, and none that grows with the history.
+Reads handle many chains at once: a page costs a few statements, however long its chains or the history are.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -45,7 +45,7 @@ from .office_words import (
     status_of,
 )
 
-# How many chains or events a request reads before it answers with what it has found and a cursor.
+# How many chains or events a request reads before it returns what it has found, with a cursor.
 MOST_LOOKED_AT = 5_000
 STEP = 500
 
@@ -82,7 +82,7 @@ class OfficeJobs:
     def page(
         self, tx: Tx, office_id: str, wanted: Filter, after: Key | None, limit: int
     ) -> tuple[list[OfficeJob], Key | None]:
-        """Returns matching jobs by age, or waiting ones in the order of the queue; and where to go on."""
+        """Returns matching jobs by age, or waiting ones in the order of the queue, and the place of the next page."""
         get_office(tx, office_id)
         find = source_of(wanted).find
         found: list[OfficeJob] = []
@@ -100,7 +100,7 @@ class OfficeJobs:
         return found, after
 
     def stats(self, tx: Tx, office_id: str) -> OfficeStats:
-        """Counts an office's jobs, from sums that every change updates."""
+        """Returns the counts of an office's jobs, from sums that every change updates."""
         get_office(tx, office_id)
         sums = offices.sums(tx, office_id)
         done = sums.completed + sums.skipped
@@ -117,9 +117,9 @@ class OfficeJobs:
         )
 
     def events(self, tx: Tx, office_id: str, after: int, limit: int) -> tuple[list[Event], int, bool]:
-        """What happened in an office from a number on, oldest first, by the ids of its jobs.
+        """Returns the events of an office from a number on, oldest first, with the ids of its office jobs.
 
-        And where to go on, and whether there may be more already.
+        Also returns the number from which to continue, and whether there may be more events now.
         """
         get_office(tx, office_id)
         found: list[Event] = []
@@ -151,12 +151,12 @@ class OfficeJobs:
         return views(tx, [one.job.chain_id for one in accepted]), False
 
     def _refuse_unhandled(self, tx: Tx, wanted: Sequence[NewJob]) -> None:
-        """Raises NoHandler for jobs that nothing here can run, with all of them in one error."""
+        """Raises NoHandler for jobs that no handler can run, with all of these jobs in one error."""
         verdicts: dict[tuple[str, str | None], list[Problem]] = {}
         problems: list[Problem] = []
         for index, new in enumerate(wanted):
             if not isinstance(new.job_type, str) or not isinstance(new.role, str | None):
-                continue  # The intake says what is wrong with it.
+                continue  # The intake reports what is wrong with this job.
             known = verdicts.get((new.job_type, new.role))
             if known is None:
                 known = verdicts[new.job_type, new.role] = self._handler_problems(new, get_office(tx, new.office_id))
@@ -209,13 +209,13 @@ class OfficeJobs:
         return views(tx, [chain[0].job_id])[0]
 
     def process(self, tx: Tx, office_id: str) -> Started:
-        """Lets the end of this transaction dispatch the office's queue; the result then has what it started."""
+        """Includes the office in this transaction's dispatch round; the result then has the started jobs."""
         get_office(tx, office_id)
         return self._dispatcher.look_at(tx, office_id)
 
 
 def _chain(tx: Tx, office_id: str, job_id: str) -> list[Job]:
-    """Finds a chain of this office by any of its jobs."""
+    """Returns the chain of this office that contains a job."""
     get_office(tx, office_id)
     job = jobs.get(tx, job_id)
     if job is None or job.office_id != office_id:
@@ -227,7 +227,7 @@ def _chain(tx: Tx, office_id: str, job_id: str) -> list[Job]:
 
 
 def views(tx: Tx, chain_ids: Sequence[str]) -> list[OfficeJob]:
-    """Makes office jobs of chains, in the given order, with a few statements for all of them."""
+    """Makes office jobs from chains, in the given order, with a few statements for all of them."""
     chains = _chains(tx, chain_ids)
     runs = offices.runs_of(tx, [job.job_id for chain in chains.values() for job in chain])
     waiting = [chain[0].job_id for chain in chains.values() if chain[-1].unmet > 0]
@@ -240,7 +240,7 @@ def views(tx: Tx, chain_ids: Sequence[str]) -> list[OfficeJob]:
 
 
 def _fresh(tx: Tx, accepted: Sequence[Accepted]) -> list[OfficeJob]:
-    """Makes office jobs of new jobs: only the older jobs that they wait for are read."""
+    """Makes office jobs from new jobs: reads only the older jobs for which they wait."""
     new = {one.job.job_id: one.job for one in accepted}
     outside = {other for job in new.values() for other in job.depends_on if other not in new}
     chain_of = {job_id: chain_id for job_id, (chain_id, _) in jobs.chains(tx, outside).items()} if outside else {}
@@ -287,7 +287,7 @@ Find = Callable[[Tx, str, str | None, Key | None, int], list[tuple[Key, str]]]
 
 
 class Source(NamedTuple):
-    """A list of chains: its name, the types of its keys, and how to read it behind a key."""
+    """A list of chains: its name, the types of its keys, and the function that reads it from a key on."""
 
     name: str
     shape: tuple[type, ...]

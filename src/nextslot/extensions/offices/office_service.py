@@ -1,6 +1,6 @@
 """OfficeJobService: the jobs and settings of an office in the words of the office API, and sessions by role.
 
-`scheduler.extension(OfficeJobService)` is this; the routes and the command line call it.
+`scheduler.extension(OfficeJobService)` returns this service; the routes and the command line call it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,7 +79,7 @@ class OfficeJobService(Attached):
         }
 
     async def start(self) -> None:
-        self._register()  # An office may have a command for a role, although the configuration has none.
+        self._register()  # An office may have a command for a role although the configuration has none.
 
     def _register(self) -> None:
         if SESSION not in self.host.job_types:
@@ -101,7 +101,7 @@ class OfficeJobService(Attached):
         env: Mapping[str, str] | None = None,
         timeout_ms: float | None = None,
     ) -> OfficeRole:
-        """Sets how an office runs the jobs of a role; what is not given is as the configuration says, or by default."""
+        """Stores how an office runs the jobs of a role; other settings come from the configuration or defaults."""
         seconds = None if timeout_ms is None else timeout_ms / 1000
         given = {"command": command and list(command), "cwd": cwd, "env": env, "timeout_seconds": seconds}
         own = {name: value for name, value in given.items() if value is not None}
@@ -122,7 +122,7 @@ class OfficeJobService(Attached):
     def _role(self, office: Office, name: str) -> OfficeRole:
         own, found = office.roles.get(name, {}), self._sessions.role(office, name)
         by_file = self.host.job_types.role_timeouts.get(name)
-        # A role without a command has no session yet, but shows what the office set for it.
+        # A role without a command has no session yet, but its result contains the settings of the office.
         cwd = self._sessions.base_dir / own["cwd"] if "cwd" in own else None if found is None else found.command.cwd
         return OfficeRole(
             role=name,
@@ -181,7 +181,7 @@ class OfficeJobService(Attached):
         cursor: str | None = None,
         limit: int = DEFAULT_LIMIT,
     ) -> Page[OfficeJob]:
-        """Lists matching jobs. A page may have fewer than `limit`, or none, and still not be the last."""
+        """Returns matching jobs. A page may have fewer than `limit`, or none, and still not be the last."""
         checked_limit(limit)
         wanted = Filter(None if status is None else choice(OfficeJobStatus, status, "status"), role, task_id)
         source = source_of(wanted)
@@ -193,7 +193,7 @@ class OfficeJobService(Attached):
         return await self.host.work.read(lambda tx: self._jobs.get(tx, office_id, job_id))
 
     async def executions(self, office_id: str, job_id: str) -> tuple[Execution, ...]:
-        """Returns each attempt, from the first on."""
+        """Returns each attempt of a job, from the first on."""
         return (await self.job(office_id, job_id)).executions
 
     async def retry(self, office_id: str, job_id: str) -> OfficeJob:
@@ -205,7 +205,7 @@ class OfficeJobService(Attached):
     async def cancel(
         self, office_id: str, job_id: str, reason: str | None = None, interrupt: bool | None = None
     ) -> tuple[OfficeJob, Cancellation]:
-        """Cancels a job; returns it, and whether it is cancelled, was interrupted, or finishes first."""
+        """Cancels a job. Returns the job, and whether it is cancelled, was interrupted, or finishes first."""
         return await self.host.work.write(
             lambda tx: self._jobs.cancel(tx, office_id, job_id, _reason(reason), interrupt, self.host.work.clock.now())
         )
@@ -213,9 +213,9 @@ class OfficeJobService(Attached):
     async def cancel_all(
         self, office_id: str, task_id: str | None = None, include_running: bool = True, reason: str | None = None
     ) -> BulkCancelled:
-        """Cancels every job of the office, or of one of its tasks, that has not ended; running jobs are interrupted.
+        """Cancels every unfinished job of the office, or of one of its tasks; interrupts running jobs.
 
-        In small steps, so that a large office does not hold up the others (US-JS06).
+        Uses small transactions, so that a large office does not delay the others (US-JS06).
         """
         await self.host.offices.get(office_id)
         wanted = JobFilter(office_id=office_id, task_id=() if task_id is None else task_id)
@@ -247,20 +247,20 @@ class OfficeJobService(Attached):
             raise in_config_words(error) from error
 
     async def process(self, office_id: str) -> list[OfficeJob]:
-        """Dispatches the office's queue, and returns what that started: usually nothing."""
+        """Dispatches the office's queue, and returns the jobs that this started: usually none."""
         started = await self.host.work.write(lambda tx: self._jobs.process(tx, office_id))
         job_ids = [claim.job_id for claim in started.claims if claim.office_id == office_id]
         return await self.host.work.read(lambda tx: _views_of(tx, job_ids))
 
     async def in_office_words(self, office_id: str, found: Sequence[Event]) -> list[Event]:
-        """Returns those of the events that are of an office, in its words and signs, by the ids of office jobs."""
+        """Returns the events of the office among these, in its words and signs, with the ids of office jobs."""
         own = [event for event in found if event.office_id == office_id]
         return await self.host.work.read(lambda tx: events_in_office_words(tx, own)) if own else []
 
     async def events(
         self, office_id: str, after: int = 0, cursor: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> OfficeEvents:
-        """Lists events after a number, oldest first, by the ids of office jobs; with a cursor, `after` is not used."""
+        """Returns events after a number, oldest first, with the ids of office jobs; a cursor replaces `after`."""
         checked_limit(limit)
         (start,) = cursors.decode("office_events", cursor, (int,)) or (after,)
         found, last, has_more = await self.host.work.read(
@@ -271,7 +271,7 @@ class OfficeJobService(Attached):
 
 
 def _message(tx: Tx, job: Job) -> dict[str, Json]:
-    """Returns what an office's own webhook is sent about a job: the office job, and the execution that has ended."""
+    """Returns the message of an office's own webhook about a job: the office job, and the execution that has ended."""
     (view,) = views(tx, [job.chain_id])
     return {"job": office_json.office_job(view), "execution": office_json.last_execution(view)}
 
@@ -286,7 +286,7 @@ def _views_of(tx: Tx, job_ids: Sequence[str]) -> list[OfficeJob]:
 
 
 def _by_chain(tx: Tx, done: BulkCancelled) -> BulkCancelled:
-    """Returns the same events with the ids of office jobs."""
+    """Returns the result of a bulk cancel with the ids of office jobs."""
     counts = (done.cancelled, done.stopping, done.finishing)
     chains = jobs.chains(tx, [job_id for counted in counts for job_id in counted.ids])
     return BulkCancelled(*(Counted(one.count, tuple(chains[job_id][0] for job_id in one.ids)) for one in counts))

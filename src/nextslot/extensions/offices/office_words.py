@@ -89,7 +89,7 @@ class OfficeJob:
     description: str | None
     status: OfficeJobStatus
     priority: int
-    # By how many priorities it goes before others because it was ready for long.
+    # How many priorities the job gained by aging.
     aged_steps: int
     params: Mapping[str, Json]
     timeout_ms: int | None
@@ -139,9 +139,9 @@ class OfficeConfig:
     max_retries: int
     retry_backoff: Backoff
     retry_base_delay: float
-    # The failure kinds that are retried besides those that every office retries.
+    # The failure kinds that are retried in addition to those that every office retries.
     retry_on: tuple[FailureKind, ...]
-    # The period after which a job that is ready goes before others by one priority more; None: never.
+    # The period after which a ready job gains one priority; None if jobs do not age.
     priority_aging: float | None
 
 
@@ -277,7 +277,7 @@ _JOB_FIELDS = {
 }  # fmt: skip
 # The office API's name of each field of a job, for error messages.
 _NAMES = {"title": "description", "timeout_seconds": "timeout_ms"}
-# Fields of a request that are not fields of one of its jobs.
+# Fields of a request that do not belong to one of its jobs.
 _OF_REQUEST = ("jobs", "idempotency_key")
 
 
@@ -393,9 +393,8 @@ def config_of(office: Office) -> OfficeConfig:
 
 
 def _added_kinds(retry_on: Sequence[FailureKind] | None) -> tuple[FailureKind, ...]:
-    """Returns the kinds that an office retries besides the usual ones, and `quota`, which always is; None: all that
-    can be retried.
-    """
+    """Returns the kinds that an office retries besides the usual ones and `quota`, which is always retried; None stands
+    for all that can be retried."""
     kinds = RETRYABLE if retry_on is None else retry_on
     return tuple(sorted(kind for kind in kinds if kind not in (*OFFICE_RETRIES, FailureKind.QUOTA)))
 

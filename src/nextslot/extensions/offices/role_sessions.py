@@ -38,13 +38,13 @@ from .office_words import SESSION
 
 # The failure kinds that a pattern may name: neither success nor those of runs that the scheduler ends.
 KINDS = frozenset(MEANINGS & set(FailureKind))
-# What stands for the id of the session in `resume_args`.
+# Stands for the id of the session in `resume_args`.
 SESSION_ID = "{session_id}"
 
-# After these failures the session can go on, unless its role says otherwise: it was not the session that failed.
+# After these failures, which are not the session's fault, the session can continue, unless its role says otherwise.
 RESUMED = frozenset({FailureKind.CRASH, FailureKind.INTERRUPTED, FailureKind.PARKED, FailureKind.QUOTA})
 LONGEST_SESSION_ID = 200
-# How much of the output before a chunk is searched with it for the id of the session.
+# How many bytes before a chunk of output are searched together with the chunk for the id of the session.
 OVERLAP = 1024
 
 # Messages of git, ssh and the system about failures that a person has to resolve (spec 5.18).
@@ -65,15 +65,15 @@ DEFAULT_PATTERNS: Mapping[str, FailureKind] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleCommand:
-    """A role of the configuration: the command of its jobs, and what the end of the command means."""
+    """A role of the configuration: the command of its jobs, and the meaning of the command's end."""
 
     command: CommandType
     patterns: Mapping[str, FailureKind] = field(default_factory=dict)
     default_patterns: bool = True
-    # What is added to the command so that the session of the attempt before goes on; none: every attempt is a new one.
+    # Arguments that make the command continue the earlier session; without them, each attempt begins a new one.
     resume_args: tuple[str, ...] = ()
     resume_on: frozenset[FailureKind] = RESUMED
-    # Finds the id that the program gives its session, in its output; None: it takes ours.
+    # Finds the id that the program gives its session in its output; None if the program takes the id of nextslot.
     session_id_pattern: str | None = None
 
     @property
@@ -82,7 +82,7 @@ class RoleCommand:
 
     @classmethod
     def of(cls, table: Mapping[str, Any], base_dir: Path | str | None = None) -> "RoleCommand":
-        """Makes a role of a table `[roles.ROLE]`: a command's settings, `patterns`, `default_patterns`."""
+        """Makes a role from a table `[roles.ROLE]`: a command's settings, `patterns`, `default_patterns`."""
         problems = list(_problems(table))
         if problems:
             raise Invalid(problems)
@@ -172,7 +172,7 @@ def _problems(table: object) -> Iterator[Problem]:
 
 
 class SessionOutput(Output):
-    """Output that is searched for the id that the program gives its session; the first one counts."""
+    """Output of a program, searched for the id that the program gives its session; the first id counts."""
 
     def __init__(self, run: RunContext, pattern: str | None) -> None:
         super().__init__(run)
@@ -193,7 +193,7 @@ class SessionOutput(Output):
             self.storing = asyncio.ensure_future(self._run.set_session(name))
 
     async def stored(self) -> None:
-        """Waits until the id is stored, so that the end of the run does not overtake it."""
+        """Waits until the id is stored, so that the id is stored before the end of the run."""
         if self.storing is not None:
             await asyncio.wait([self.storing])
             if not self.storing.cancelled() and (error := self.storing.exception()) is not None:
@@ -201,10 +201,10 @@ class SessionOutput(Output):
 
 
 class SessionHandler:
-    """Runs the jobs of type `session`: a process tree under a guardian for each attempt, with a session of its own, or
-    with that of the attempt before if the role says how to resume it.
+    """Runs the jobs of type `session`: each attempt is a process tree under a guardian, with a new session, or with
+    that of the attempt before if the role says how to resume it.
 
-    `find_office` reads the office of a run, whose own settings of a role go over those of the configuration.
+    `find_office` reads the office of a run, whose settings of a role override those of the configuration.
     """
 
     def __init__(self, guardians: Guardians, find_office: Callable[[str], Awaitable[Office]]) -> None:
@@ -214,7 +214,7 @@ class SessionHandler:
         self._find_office = find_office
 
     def role(self, office: Office, name: str) -> RoleCommand | None:
-        """Returns how an office runs sessions of a role; None: it runs none."""
+        """Returns how an office runs sessions of a role; None if it runs none."""
         return with_own(self.roles.get(name), office.roles.get(name), self.base_dir)
 
     @property
@@ -222,12 +222,12 @@ class SessionHandler:
         return max((role.command.grace_seconds for role in self.roles.values()), default=0.0)
 
     async def __call__(self, run: RunContext, /, **params: Any) -> Outcome:
-        """Returns when nothing of the process tree is left, even if it is interrupted."""
+        """Runs the session. Returns, even if interrupted, only when nothing of the process tree is left."""
         try:
             role = self.role(await self._find_office(run.office_id), run.role or "")
         except Unavailable as error:
             return _not_begun(run, f"the settings of its office could not be read: {error}")
-        if role is None:  # It had one when the job was submitted.
+        if role is None:  # The role had a command when the job was submitted.
             return _not_begun(run, f"the role {run.role!r} has no command any more")
         run.log_cap = role.command.log_cap_bytes
         more = await _resumed(role, run)
@@ -238,12 +238,12 @@ class SessionHandler:
             end = await until_ended(process, run, role.command.grace_seconds)
         await output.stored()
         with suppress(OSError):
-            run.artifacts.rmdir()  # Nothing was left in it.
+            run.artifacts.rmdir()  # Succeeds only if the directory is empty.
         return replace(with_process(role.outcome(end, output), process, end), session_id=run.session_id)
 
 
 def with_own(role: RoleCommand | None, own: Mapping[str, Any] | None, base_dir: Path) -> RoleCommand | None:
-    """Puts an office's own settings of a role over those of the configuration; its variables are added to them."""
+    """Overrides the configured settings of a role by those of an office; adds the office's variables."""
     if not own:
         return role
     if role is None:
@@ -251,26 +251,26 @@ def with_own(role: RoleCommand | None, own: Mapping[str, Any] | None, base_dir: 
     changes: dict[str, Any] = {name: own[name] for name in ("timeout_seconds",) if name in own}
     if "command" in own:
         changes["command"] = tuple(own["command"])
-        role = replace(role, resume_args=(), session_id_pattern=None)  # They are of another program.
+        role = replace(role, resume_args=(), session_id_pattern=None)  # Both belong to another program.
     if "cwd" in own:
         changes["cwd"] = base_dir / own["cwd"]
     return replace(role, command=replace(role.command, **changes, env={**role.command.env, **own.get("env", {})}))
 
 
 def _not_begun(run: RunContext, error: str) -> Outcome:
-    run.session_id = None  # So that the next attempt goes on with the one before.
+    run.session_id = None  # The next attempt then continues the session before.
     return Outcome.failed(FailureKind.SESSION_ERROR, error)
 
 
 async def _resumed(role: RoleCommand, run: RunContext) -> tuple[str, ...]:
-    """Returns the arguments by which the session of the attempt before goes on; none: it begins a new one."""
+    """Returns the arguments that continue the session of the attempt before; none for a new session."""
     if run.attempt == 1 or run.set_session is None or run.session_id is None:
         return ()
     earlier = run.earlier_session if role.resume_args else None
     resumes = earlier is not None and earlier[1] in role.resume_on
     session_id, kind = earlier if earlier is not None and resumes else (run.session_id, None)
     try:
-        await run.set_session(session_id)  # Stored before it starts, so that the attempt after a crash finds it too.
+        await run.set_session(session_id)  # Stored before the start, so that the attempt after a crash finds it too.
     except Unavailable as error:
         run.log.warning("a new session begins, because the id of its session could not be stored: %s", error)
         return ()
@@ -306,7 +306,7 @@ def _start(command: CommandType, run: RunContext, told: Mapping[str, str], more:
 def checked_roles(
     tables: Mapping[str, RoleCommand | Mapping[str, Any]], base_dir: Path | str | None, guardians: Guardians
 ) -> dict[str, RoleCommand]:
-    """Makes roles of values or of tables of a configuration, all or none; each problem names its place."""
+    """Makes roles from values or configured tables, all or none; each problem names its place."""
     roles: dict[str, RoleCommand] = {}
     problems: list[Problem] = []
     for name, table in tables.items():
@@ -322,7 +322,7 @@ def checked_roles(
 
 
 def register_session(job_types: JobTypes, handler: SessionHandler) -> JobType:
-    """Makes the roles' commands the job type `session`, which takes any parameters."""
+    """Registers the commands of roles as the job type `session`, which accepts any parameters."""
 
     def check_role(role: str | None, office: Office | None) -> None:
         if role is None:

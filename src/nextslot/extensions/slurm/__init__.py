@@ -1,4 +1,4 @@
-"""Slurm as an engine: `[engines.NAME] kind = "slurm"`. It talks to Slurm by its own commands."""
+"""Slurm as an engine: `[engines.NAME] kind = "slurm"`. Uses Slurm's own commands."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

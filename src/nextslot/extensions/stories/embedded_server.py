@@ -458,7 +458,7 @@ def _end_with_the_scheduler() -> None:
 
 def main(weights: str) -> None:
     threading.Thread(target=_end_with_the_scheduler, name="lifeline", daemon=True).start()
-    # Output of the library goes to standard error: the pipe is for our one line.
+    # Output of the library goes to standard error: the pipe is only for the line that reports the address.
     pipe = os.dup(1)
     os.dup2(2, 1)
     server = ModelServer(weights)

@@ -1,6 +1,7 @@
-"""Language models by name: which server answers for a model, and one way to ask it. Called by `story` and `research`.
+"""Language models by name: finds the server of a model and requests an answer. `story` and `research` call it.
 
-`LanguageModels.generate` is the whole interface: text chunks as they come, or a `Fail` that says what went wrong.
+`LanguageModels.generate` is the whole interface: it yields text chunks as they come, or raises a `Fail` that says what
+went wrong.
 """
 
 import os
@@ -27,7 +28,7 @@ DEFAULT_MODEL = embedded_server.MODEL
 
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
-    """An OpenAI-compatible server. Only the name of the variable with its token is kept, not the token."""
+    """An OpenAI-compatible server. Contains only the name of the variable with the token, not the token itself."""
 
     base_url: str
     token_env: str | None = None
@@ -52,7 +53,7 @@ class LlmConfig:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ, **settings: Any) -> "LlmConfig":
-        """Reads `OLLAMA_BASE_URL`, which is Ollama's own variable."""
+        """Reads `OLLAMA_BASE_URL`, Ollama's own variable."""
         return cls(ollama_base_url=environment.get("OLLAMA_BASE_URL") or OLLAMA_BASE_URL, **settings)
 
 
@@ -68,7 +69,7 @@ class ModelName:
 
 
 def model_name(wanted: str | None, config: LlmConfig) -> ModelName:
-    """Reads `ollama:NAME`, `PROVIDER:NAME` of a configured provider, or a name of Ollama, which may have a colon."""
+    """Parses `ollama:NAME`, `PROVIDER:NAME` of a configured provider, or a name of Ollama, which may have a colon."""
     name = (wanted or config.default_model).strip()
     provider, colon, model = name.partition(":")
     if colon and (provider == OLLAMA or provider in config.providers or provider in _REMOTE.values()):
@@ -77,7 +78,7 @@ def model_name(wanted: str | None, config: LlmConfig) -> ModelName:
     return ModelName(OLLAMA if maker is None else maker, name)
 
 
-# Models that no Ollama has, by how their names begin, with the provider that has them.
+# Prefixes of models that Ollama never has, with the provider of each.
 _REMOTE = {"claude-": "anthropic", "gemini-": "google", "gpt-": "openai", "chatgpt-": "openai"}
 
 
@@ -90,7 +91,7 @@ def _maker(name: str) -> str | None:
 
 
 def model_problems(params: Mapping[str, Any], config: LlmConfig) -> list[Problem]:
-    """Finds models whose provider is not configured."""
+    """Returns problems with models whose provider is not configured."""
     problems = []
     for field_ in ("model", "research_model"):
         wanted = params.get(field_)
@@ -135,7 +136,7 @@ class LanguageModels:
     async def generate(
         self, name: ModelName, prompt: str, system: str = "", options: GenerateOptions | None = None
     ) -> AsyncGenerator[str, None]:
-        """Yields the answer in pieces as they come; closing the iterator hangs up."""
+        """Yields the answer in pieces as they come; closing the iterator closes the connection."""
         options = options or GenerateOptions()
         if name.provider == OLLAMA:
             chunks = self._ollama_or_embedded(name.model, prompt, system, options)
@@ -146,7 +147,7 @@ class LanguageModels:
                 yield chunk
 
     async def answers(self) -> bool:
-        """Returns whether Ollama or the embedded model can answer; it is the probe of the resource `ollama`."""
+        """Returns whether Ollama or the embedded model can answer; the probe of the resource `ollama`."""
         return await self._ollama.answers() or self.embedded.is_installed
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The library: stories and research cards of completed work, of jobs and of direct callers. Called by its routes.
+"""The library: stories and research cards of completed jobs and direct requests. Its routes call this module.
 
 An entry is read from the result of its work; only the text of a story is in a file.
 """
@@ -17,13 +17,13 @@ from nextslot.system.instant import Instant
 from .similarity import KnownText, normalised
 
 SQL = Statements(Path(__file__).with_name("ext_stories.sql"))
-# The most works that a request reads before it answers with what it has found and a cursor.
+# How many works a request reads at most before it returns what it has found, with a cursor.
 MOST_READ = 5_000
 STEP = 200
-# The most earlier texts that one is compared with: the newest.
+# A text is compared with at most so many earlier ones, the newest.
 MOST_COMPARED = 10_000
 
-# Where a page of the library ended: the end of a work, its id, and the number of its entry.
+# The place where a page of the library ended: the end of a work, its id, and the number of its entry.
 Place = tuple[int, str, int]
 BEGINNING: Place = (2**62, "", 0)
 LAST_OF_A_WORK = 10**6
@@ -31,7 +31,7 @@ LAST_OF_A_WORK = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """One kind of entries: its name, the job type that makes them, and the name of their ids."""
+    """One kind of entries: its name, the job type that makes such entries, and the name of their ids."""
 
     kind: str
     job_type: str
@@ -44,7 +44,7 @@ CARDS = Shelf("research card", "research", "card_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A story or a card. `work_id` is its run; of a direct request, `direct_id` is what its caller named it."""
+    """A story or a card. `work_id` is the id of its run; `direct_id` is the id that a direct caller chose."""
 
     entry_id: str
     office_id: str
@@ -77,8 +77,8 @@ class Entry:
 
 
 class Wanted(NamedTuple):
-    """What a list is narrowed to: words that an entry must all have, a tag, offices (none: all), a topic in the form
-    of `normalised`."""
+    """The filters of a list: words that an entry must all contain, a tag, offices (none: all), a topic in the form of
+    `normalised`."""
 
     words: tuple[str, ...] = ()
     tag: str | None = None
@@ -104,7 +104,7 @@ def _searched(entry: Entry) -> Iterator[str]:
 
 
 def page(tx: Tx, shelf: Shelf, wanted: Wanted, after: Place | None, limit: int) -> tuple[list[Entry], Place | None]:
-    """Reads entries, the newest first, and where to go on; a page may have fewer than `limit` and not be the last."""
+    """Returns entries, newest first, and the next place; a page may have fewer than `limit` and not be the last."""
     found: list[Entry] = []
     place = after or BEGINNING
     for _ in range(MOST_READ // STEP):
@@ -130,7 +130,7 @@ def find(tx: Tx, shelf: Shelf, entry_id: str) -> Entry | None:
 
 
 def earlier(tx: Tx, shelf: Shelf, office_id: str, before: Instant | None = None) -> list[KnownText]:
-    """Reads the texts of an office's completed work to compare with, the newest first; before a time, if given."""
+    """Returns the texts of an office's completed work for comparison, newest first; before a time, if given."""
     values = {"job_type": shelf.job_type, "office_id": office_id, "before": before or BEGINNING[0]}
     rows = SQL.rows(tx, "results", **values, limit=MOST_COMPARED)
     told = (one for row in rows for one in _told(shelf, column_codec.loads(row[0])))
@@ -145,7 +145,7 @@ def _works(tx: Tx, shelf: Shelf, offices: Sequence[str], place: Place) -> list[R
 
 
 def _is_behind(one: Place, other: Place) -> bool:
-    """Returns whether a place comes later in the list: the work ended earlier, or it is the same and a later entry."""
+    """Returns whether a place comes later in the list: its work ended earlier, or it has a later entry of it."""
     return one[:2] < other[:2] or (one[:2] == other[:2] and one[2] > other[2])
 
 
@@ -171,7 +171,7 @@ def _entries(shelf: Shelf, work: Row) -> list[Entry]:
 
 
 def _told(shelf: Shelf, result: Any) -> list[Mapping[str, Json]]:
-    """Returns the stories or the card of a result; none if it has another form: users may have types of that name."""
+    """Returns the stories or card in a result; none if its form differs: users may have types of that name."""
     if not isinstance(result, dict):
         return []
     items = result.get("stories") if shelf is STORIES else [result]

@@ -1,6 +1,6 @@
-"""The protocols that language models are asked over: Ollama's, and the one of OpenAI that many servers speak.
+"""The protocols of language models: Ollama's, and OpenAI's, which many servers speak.
 
-Whatever a server does becomes text chunks or one `Fail` whose sentence names the server and what it did.
+Each answer becomes text chunks, or one `Fail` whose sentence names the server and what the server did.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ MOST_OF_AN_ERROR = 300
 
 @dataclass(frozen=True, slots=True)
 class RequestTimeouts:
-    """How long a server may take. The first byte may wait until a large model is read from disk."""
+    """The timeouts of a request. The first byte may take as long as a large model needs to load from disk."""
 
     connect_seconds: float = 5.0
     first_byte_seconds: float = 600.0
@@ -42,7 +42,7 @@ class GenerateOptions:
 
 
 class NoAnswer(Fail):
-    """No server listens there. Nothing was sent, so another server may be used."""
+    """No server listens at the address. Nothing was sent, so another server may be used."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, FailureKind.UNAVAILABLE)
@@ -126,7 +126,7 @@ class OpenAiProvider:
                 elif line.startswith((b"event:", b"id:", b"retry:", b":")):
                     continue
                 else:
-                    data = line  # An error may come as plain JSON.
+                    data = line  # An error may come as plain JSON without `data:`.
                 content, is_last = _choice(self._server.json_of(data))
                 is_done = is_done or is_last
                 if content:
@@ -152,7 +152,7 @@ def _choice(answer: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 class _ProviderServer:
-    """One HTTP server: what is the same for both protocols."""
+    """One HTTP server: the part that both protocols share."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ class _ProviderServer:
         return self._excerpt(error.encode("utf-8", "replace") if isinstance(error, str) else raw)
 
     def _excerpt(self, raw: bytes) -> str:
-        """Returns a line of the server's error, with our token masked."""
+        """Returns a line of the server's error, with the token masked."""
         text = raw.decode("utf-8", "replace")
         if self._token:
             text = text.replace(self._token, "…")

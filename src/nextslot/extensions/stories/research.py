@@ -1,4 +1,4 @@
-"""The job type `research`: asks a model about a topic and leaves a research card as JSON and as Markdown."""
+"""The job type `research`: asks a model about a topic, and writes a research card as JSON and as Markdown."""
 
 import asyncio
 import json
@@ -116,7 +116,7 @@ def _topic_problems(params: Mapping[str, Any]) -> list[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class ResearchCard:
-    """A research card; `source` is the form of the answer that it was read from: json, sections or text."""
+    """A research card; `source` is the form of the answer from which the card was read: json, sections or text."""
 
     title: str
     summary: str
@@ -126,7 +126,7 @@ class ResearchCard:
 
     @property
     def compared(self) -> str:
-        """Returns the text that is compared with other cards."""
+        """Returns the text for comparisons with other cards."""
         return "\n".join([self.summary, *self.key_concepts, *self.applications])
 
 
@@ -157,7 +157,7 @@ class ResearchHandler:
         return await self._keep(run, name, topic, list(tags), card, text, marks)
 
     async def research(self, run: RunContext, topic: str, model: str | None) -> ResearchCard:
-        """Asks a model about a topic, for work that uses the card itself."""
+        """Returns a card about a topic from a model, for work that uses the card itself."""
         text = clean(await self._ask(run, self._models.name(model), topic, None))
         if not text:
             run.fail("the model gave an empty answer: thoughts, and nothing else")
@@ -230,7 +230,7 @@ def result_of(
         "model": about["model"],
         "file": f"{stem}.md",
         "metadata": f"{stem}.json",
-        # To compare it with other cards.
+        # The fingerprint for comparisons with other cards.
         "fingerprint": marks[0],
         "sketch": marks[1],
     }, files
@@ -269,7 +269,7 @@ def _body(card: ResearchCard) -> str:
 
 
 def card_of(text: str, topic: str) -> ResearchCard:
-    """Reads an answer in any form: the requested one, sections with headings, or plain text."""
+    """Makes a card from an answer of any form: the requested one, sections with headings, or plain text."""
     found = _from_json(text)
     source = "json"
     if found is None:
@@ -292,7 +292,7 @@ def _as_title(topic: str) -> str:
 
 
 def _from_json(text: str) -> dict[str, Any] | None:
-    """Finds the first JSON object with a field of a card, even if its end was cut off."""
+    """Returns the first JSON object with a field of a card, even if its end was cut off."""
     start = text.find("{")
     if start < 0:
         return None
@@ -363,7 +363,7 @@ def _from_sections(text: str) -> dict[str, Any] | None:
 
 
 def _from_text(text: str) -> dict[str, Any]:
-    """Makes a card of prose: its first sentences, and its bullet points if it has any."""
+    """Makes a card from prose: its first sentences, and its bullet points if it has any."""
     paragraphs = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
     prose = next((part for part in paragraphs if len(part) >= 80 and not part.startswith(("#", "-", "*", "{"))), text)
     heading = re.match(r"#{1,6}\s+(.+)", text)
@@ -380,7 +380,7 @@ def _line(value: Any) -> str:
 
 
 def _items(value: Any) -> list[str]:
-    """Reads a list in any form that models write: an array, an object, bullet points, or commas."""
+    """Returns a list from any form that models write: an array, an object, bullet points, or commas."""
     if isinstance(value, Mapping):
         value = [f"{name}: {text}" if isinstance(text, str) else str(name) for name, text in value.items()]
     if isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Whether two texts are the same or nearly so: pure functions over a fingerprint and a small sketch. Used by `story`.
+"""Compares two texts: pure functions over a fingerprint and a small sketch. `story` and `research` use them.
 
-A sketch is 128 bytes whatever the length of the text (MinHash over runs of three words, one byte of each minimum), so
-that it fits into a run's result. Of two texts that share 80 % of their runs it says 80 % ± 4 %.
+A sketch has 128 bytes whatever the length of the text (MinHash over runs of three words, one byte of each minimum), so
+it fits into a run's result. For two texts that share 80 % of their runs, it estimates 80 % ± 4 %.
 """
 
 import base64
@@ -41,7 +41,7 @@ class Duplicate(NamedTuple):
 
 
 def normalised(text: str) -> str:
-    """Reduces a text to its words: without case, punctuation, layout and Unicode variants."""
+    """Returns the words of a text, without case, punctuation, layout and Unicode variants."""
     return " ".join(_words(text))
 
 
@@ -58,7 +58,7 @@ def sketch(text: str) -> str:
 
 
 def similarity(one: str, other: str) -> float:
-    """Estimates from two sketches the share of word runs that the texts have in common, from 0 to 1."""
+    """Returns the share of word runs that two texts have in common, from 0 to 1, estimated from their sketches."""
     a, b = _bytes_of(one), _bytes_of(other)
     if len(a) != _SKETCH_BYTES or len(b) != _SKETCH_BYTES:
         return 0.0
@@ -70,7 +70,7 @@ def similarity(one: str, other: str) -> float:
 def find_duplicate(
     fingerprint: str, sketch: str, known: Iterable[KnownText], threshold: float = THRESHOLD
 ) -> Duplicate | None:
-    """Finds the same text, else the most similar one at or above the threshold."""
+    """Returns the same text, or else the most similar one at or above the threshold."""
     best: Duplicate | None = None
     for story in known:
         if story.fingerprint == fingerprint:
@@ -93,7 +93,7 @@ def _number(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
 
 
-# Fixed for ever: sketches that different releases made are compared with each other.
+# Never change these: sketches that different releases made are compared with each other.
 _PERMUTATIONS = [(1 + _number(f"multiply {index}"), _number(f"add {index}")) for index in range(_SKETCH_BYTES)]
 
 

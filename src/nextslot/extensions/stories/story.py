@@ -1,4 +1,4 @@
-"""The job type `story`: asks a model for stories and leaves each as Markdown and JSON among the run's artifacts."""
+"""The job type `story`: requests stories from a model, and writes each as Markdown and JSON to the run's artifacts."""
 
 import asyncio
 import math
@@ -206,7 +206,7 @@ class StoryHandler:
         if named is None:
             return styles.of_params(given)
         found = self._models.config.styles.get(named)
-        if found is None:  # It was there when the job was submitted.
+        if found is None:  # The style existed when the job was submitted.
             run.fail(f"the configuration has no style {named!r} any more", "invalid")
         return styles.of_params(given).over(found)
 
@@ -249,7 +249,7 @@ class StoryHandler:
 
 
 def files_of(story: Story, about: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the files of a story: Markdown to read, JSON with all that is known of it."""
+    """Returns the files of a story: Markdown for readers, JSON with all known facts."""
     front = {
         "story_id": story.story_id,
         "title": story.title,
@@ -307,7 +307,7 @@ class _Wanted:
         return "\n".join(parts)
 
     def options(self) -> GenerateOptions:
-        # About four characters of English to a token, and a little room to come to an end; of other scripts one or two.
+        # English has about four characters per token, other scripts one or two; a little room lets the story end.
         is_latin = not self.topic or sum(sign < "\u0250" for sign in self.topic) > len(self.topic) / 2
         tokens = math.ceil(self.length * (0.3 if is_latin else 1.0)) + 64
         temperature = DEFAULT_TEMPERATURE if self.style.temperature is None else self.style.temperature
@@ -315,7 +315,7 @@ class _Wanted:
 
 
 def titled(text: str, topic: str | None) -> tuple[str, str]:
-    """Splits off the title. If a small model forgot it, the title is the topic or the first words."""
+    """Returns the title and the text. If a small model omitted the title, it is the topic or the first words."""
     first, _, rest = text.lstrip("\n").partition("\n")
     line = first.strip()
     heading = re.fullmatch(r"#{1,6}\s+(.+?)\s*#*|\*\*(.+?)\*\*|title\s*:\s*(.+)", line, re.IGNORECASE)
@@ -332,7 +332,7 @@ def titled(text: str, topic: str | None) -> tuple[str, str]:
 
 
 def _plain(title: str) -> str:
-    """Removes the marks that models put around titles."""
+    """Returns a title without the marks that models put around it."""
     bare = re.sub(r"^[\s_#]*title\s*:", "", title.replace("*", "").replace("`", ""), flags=re.IGNORECASE)
     return shortened(bare.strip('_#"“” \t'), MOST_OF_A_TITLE)
 
@@ -368,7 +368,7 @@ def _unsaved(story: Story) -> dict[str, Any]:
 
 
 def read_story(markdown: str) -> tuple[str, str]:
-    """Reads the title and the text from the file that `StoryHandler` wrote."""
+    """Returns the title and the text from the file that `StoryHandler` wrote."""
     title, _, text = markdown.partition("\n---\n\n")[2].partition("\n\n")
     return title.removeprefix("# "), text.removesuffix("\n")
 

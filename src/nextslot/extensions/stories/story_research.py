@@ -1,4 +1,4 @@
-"""Finds the research that a story is told from: cards that its job waited for, a card that it names, or a new one."""
+"""Finds the research for a story: cards of the job's prerequisites, a card that the job names, or a new card."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -9,7 +9,7 @@ from nextslot.executors.run_context import RunContext
 from .documents import shortened
 from .research import ResearchCard
 
-# The most cards in a prompt, and the longest summary of one.
+# The largest number of cards in a prompt, and the longest summary of a card.
 MOST_CARDS = 5
 MOST_OF_A_SUMMARY = 2000
 
@@ -38,7 +38,7 @@ FindCard = Callable[[str, str], Awaitable[Mapping[str, Any] | None]]
 
 class Researches(Protocol):
     async def research(self, run: RunContext, topic: str, model: str | None) -> ResearchCard:
-        """Asks a model about a topic."""
+        """Returns a card about a topic from a model."""
 
 
 async def no_card(office_id: str, wanted: str) -> Mapping[str, Any] | None:
@@ -54,8 +54,8 @@ class StoryResearch:
     async def sources(
         self, run: RunContext, topic: str | None, card_id: str | None, is_automatic: bool | None, model: str | None
     ) -> list[Source]:
-        """Returns the cards for a story. Asks a model only if `is_automatic` is true and no card is there; if it is
-        None, a card about the topic is used if there is one."""
+        """Returns the cards for a story: those of prerequisites, the named one, or else one about the topic, unless
+        `is_automatic` is false. If none exists and `is_automatic` is true, requests one from a model."""
         found = [source for one in run.inputs.values() if one and (source := _source(one.result))]
         if card_id is not None:
             found.append(await self._named(run, card_id))
@@ -83,7 +83,7 @@ class StoryResearch:
 
 
 def _source(card: Any) -> Source | None:
-    """Reads the result of research; None if it is that of another work."""
+    """Returns the source in a result of research; None if the result is that of other work."""
     if not isinstance(card, Mapping) or not {"card_id", "title", "summary"} <= card.keys():
         return None
     concepts = card.get("key_concepts")

@@ -1,4 +1,4 @@
-"""The job types `story` and `research` in one scheduler, and whether a model answers them."""
+"""StoryService: the job types `story` and `research` in one scheduler, and whether a model can answer them."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ from .styles import Style
 
 log = logging.getLogger(__name__)
 
-# How long the result of a check whether a model answers is used: every submission of a story needs it.
+# How long the check whether a model answers stays valid: every submission of a story needs its result.
 FRESH_SECONDS = 5.0
 
 
@@ -41,7 +41,7 @@ class StoryService(Attached):
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._is_configured = False
-        # By model: whether it answers, and until when that result is used.
+        # The models of the last check, whether one answered, and until when this result is valid.
         self._known: tuple[LanguageModels, bool, float] | None = None
         self._asking = asyncio.Lock()
         self._first_look: asyncio.Task[None] | None = None
@@ -82,18 +82,18 @@ class StoryService(Attached):
         except (OSError, ValueError, LookupError, TypeError):
             return DEFAULT_MODEL if weights() else None
 
-    # For other extensions: the embedded model speaks OpenAI's protocol too.
+    # For other extensions: the embedded model also speaks OpenAI's protocol.
 
     def embedded_models(self) -> list[str]:
         """Returns the names of the embedded models; none if the extra `local-llm` is not installed."""
         return [DEFAULT_MODEL] if self.models.embedded.is_installed else []
 
     def embedded_server(self) -> AbstractAsyncContextManager[str]:
-        """Returns a block in which the server of the embedded model runs; it yields the address."""
+        """Returns a context manager that keeps the server of the embedded model running, and yields its address."""
         return self.models.embedded.running()
 
     async def start(self) -> None:
-        # A model server that does not answer takes seconds to time out; the start does not wait for that.
+        # The start does not wait for this check: a model server that does not answer takes seconds to time out.
         self._first_look = asyncio.create_task(self._say_at_start(), name="nextslot-stories")
 
     async def stop(self) -> None:
@@ -125,7 +125,7 @@ class StoryService(Attached):
                 self._known = models, await models.answers(), loop.time() + FRESH_SECONDS
             return self._known[1]
 
-    # A story and its office: cards and texts of other offices are not there for it.
+    # A story and its office. Cards and texts of other offices are hidden from it.
 
     async def _earlier_stories(self, office_id: str) -> list[KnownText]:
         return await self.host.work.read(lambda tx: library.earlier(tx, STORIES, office_id))
@@ -148,7 +148,7 @@ class StoryService(Attached):
     # The library.
 
     async def entries(self, shelf: Shelf, wanted: Wanted, cursor: str | None, limit: int) -> Page[Entry]:
-        """Lists stories or cards, the newest first. A page may have fewer than `limit` and still not be the last."""
+        """Returns stories or cards, newest first. A page may have fewer than `limit` and still not be the last."""
         after = cursors.decode(shelf.job_type, cursor, (int, str, int))
         found, goes_on = await self.host.work.read(
             lambda tx: library.page(tx, shelf, wanted, after, cursors.checked_limit(limit))  # type: ignore[arg-type]
@@ -162,14 +162,14 @@ class StoryService(Attached):
         return found
 
     async def likeness(self, shelf: Shelf, entry: Entry) -> Duplicate | None:
-        """Returns the earlier text of its office that is most similar to this one; None if there is none."""
+        """Returns the most similar earlier text of the same office; None if there is none."""
         known = await self.host.work.read(lambda tx: library.earlier(tx, shelf, entry.office_id, entry.finished_at))
-        # In a thread: with thousands of texts this takes a while.
+        # Runs in a thread: with thousands of texts this takes a while.
         return await asyncio.to_thread(
             find_duplicate, entry.known.fingerprint, entry.known.sketch, known, threshold=0.0
         )
 
-    # Stories and cards that were made elsewhere.
+    # Stories and cards made elsewhere.
 
     def past_stories(
         self, run_id: str, job_id: str, at: Instant, stories: Sequence[Mapping[str, Any]]

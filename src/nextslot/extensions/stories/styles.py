@@ -1,4 +1,4 @@
-"""Styles of stories: how a story is told. Named ones are settings; the parameters of a job override single parts."""
+"""Styles of stories: how to write a story. Named styles are settings; a job's parameters override single parts."""
 
 import re
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ SYSTEM = (
     "You are a storyteller. You write complete short stories with a beginning, a middle and an end,"
     " in the language of the request. You write the story only, with nothing before and nothing after it."
 )
-# What a template may contain.
+# The placeholders that a template may contain.
 PLACES = ("topic", "genre", "language", "words", "tags")
 _PLACE = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """A way to tell a story. What is None is left to another style, or to the defaults."""
+    """A style of a story. Another style, or the defaults, supply each part that is None."""
 
     system: str | None = None
     template: str | None = None
@@ -28,7 +28,7 @@ class Style:
     temperature: float | None = None
 
     def over(self, other: "Style") -> "Style":
-        """Returns this style, completed by another one."""
+        """Returns this style, with its missing parts from another one."""
         mine = {one.name: getattr(self, one.name) for one in fields(self)}
         return Style(**{name: getattr(other, name) if value is None else value for name, value in mine.items()})
 

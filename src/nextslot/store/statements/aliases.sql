@@ -1,8 +1,8 @@
--- insert: an id of another system leads to this one
+-- insert: stores the id of another system, and the id of ours that it stands for
 insert into aliases (kind, alias, id, source) values (:kind, :alias, :id, :source);
 
--- find: what an id of another system leads to
+-- find: the id that the id of another system stands for
 select id from aliases where kind = :kind and alias = :alias;
 
--- adopted: which things of a source are stored already
+-- adopted: the things of a source that are stored already
 select source, id from aliases where kind = :kind and source in (select key from json_each(:sources));

@@ -1,7 +1,7 @@
--- append: an entry, in the transaction of what it tells
+-- append: stores an entry, in the transaction of the change that it reports
 insert into audit ({audit.new_columns}) values ({audit.new_values});
 
--- page: the newest first, below an id
+-- page: entries below an id, newest first
 select {audit.columns}
 from audit
 where audit_id < :before

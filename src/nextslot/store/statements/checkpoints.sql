@@ -1,4 +1,4 @@
--- keep: what a run that has not ended leaves for the next attempt of its chain; a later one takes its place
+-- keep: stores the checkpoint of an unfinished run for the next attempt of its chain, in place of the one before
 insert into checkpoints (chain_id, run_id, stored_at, value)
 select jobs.chain_id, runs.run_id, :now, :value from runs join jobs on jobs.job_id = runs.job_id
 where runs.run_id = :run_id and runs.status is null and jobs.finished_at is null

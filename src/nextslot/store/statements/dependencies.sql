@@ -1,8 +1,8 @@
--- insert: an edge: a job waits for the chain of another
+-- insert: stores an edge: a job waits for the chain of another job
 insert into dependencies (job_id, depends_on, chain_id, is_met, name)
 values (:job_id, :depends_on, :chain_id, :is_met, :name);
 
--- inputs: the prerequisites of a job, each by its name with the job of its chain that succeeded
+-- inputs: the prerequisites of a job, each with its name and the job of its chain that succeeded
 select coalesce(dependencies.name, dependencies.depends_on), jobs.job_id from dependencies
 join jobs on jobs.job_id = dependencies.chain_id
     or (jobs.retry_of is not null and jobs.chain_id = dependencies.chain_id)
@@ -12,7 +12,7 @@ order by dependencies.depends_on;
 -- input_runs: the runs of some jobs
 select {runs.columns} from runs where job_id in (select key from json_each(:job_ids));
 
--- meet: a chain has succeeded: its edges are met, once
+-- meet: marks the edges to a chain that has succeeded as met, once
 update dependencies set is_met = 1 where chain_id = :chain_id and is_met = 0 returning job_id;
 
 -- waiting_for: the jobs that wait for a chain
@@ -21,19 +21,19 @@ join jobs on jobs.job_id = dependencies.job_id
 where dependencies.chain_id = :chain_id and dependencies.is_met = 0 and jobs.stage = 'QUEUED'
 order by dependencies.job_id;
 
--- doomed_by: the jobs that wait for one of these chains, and are to be cancelled if it does not succeed
+-- doomed_by: the jobs that wait for one of these chains and are cancelled if the chain does not succeed
 select distinct dependencies.job_id from dependencies
 join jobs on jobs.job_id = dependencies.job_id
 where dependencies.chain_id in (select key from json_each(:chain_ids)) and dependencies.is_met = 0
     and jobs.stage = 'QUEUED' and jobs.on_dependency_failure = 'cancel';
 
--- has_succeeded: which of these chains have a job that completed or was skipped
+-- has_succeeded: those of these chains with a job that completed or was skipped
 select distinct chain_id from jobs
 where (job_id in (select key from json_each(:chain_ids))
         or (retry_of is not null and chain_id in (select key from json_each(:chain_ids))))
     and outcome in ('COMPLETED', 'SKIPPED');
 
--- dead_chains: which of these chains have ended without success: their last job has, and no retry follows
+-- dead_chains: those of these chains that ended without success: their last job failed or was cancelled, and gets no retry
 select distinct chain_id, job_id from jobs
 where (job_id in (select key from json_each(:chain_ids))
         or (retry_of is not null and chain_id in (select key from json_each(:chain_ids))))

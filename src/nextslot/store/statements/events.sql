@@ -1,4 +1,4 @@
--- append: one event; its number is given by the database
+-- append: stores one event; the database numbers it
 insert into events (type, office_id, job_id, run_id, details, timestamp)
 values (:type, :office_id, :job_id, :run_id, :details, :timestamp);
 

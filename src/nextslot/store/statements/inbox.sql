@@ -1,5 +1,5 @@
--- page: requests after one, in the order in which they were stored
+-- page: stored requests after one, in the order in which programs stored them
 select job_id, job_type, params, options, sent_by from inbox where job_id > :after order by job_id limit :limit;
 
--- delete: a request is taken in, by the transaction that stores its job
+-- delete: removes a request, in the transaction that stores its job
 delete from inbox where job_id = :job_id;

@@ -1,10 +1,10 @@
--- columns: the fixed part of a lane
+-- columns: the columns of a lane that never change
 lane_id, office_id, job_type, resources, local, shared, class_key, affinity
 
 -- find: the lane of an office with these limits
 select lane_id from lanes where office_id = :office_id and class_key = :class_key and local = :local;
 
--- add: a new lane
+-- add: stores a new lane
 insert into lanes (lane_id, office_id, job_type, resources, local, shared, class_key, affinity, ready, is_open, turn,
     running, chains, completed, skipped, failed, cancelled, completion_us)
 select coalesce(max(lane_id), 0) + 1, :office_id, :job_type, :resources, :local, :shared, :class_key, cast(:affinity as text), 0, 0, 0,
@@ -15,14 +15,14 @@ returning lane_id;
 -- has_class: whether an office has a lane of a class
 select 1 from lanes where office_id = :office_id and class_key = :class_key limit 1;
 
--- is_idle: no job of a lane is ready or runs, and none has begun in it that is kept
+-- is_idle: whether a lane has no ready and no running jobs, and no kept job began in it
 ready = 0 and running = 0 and chains = 0 and completed = 0 and skipped = 0 and failed = 0 and cancelled = 0
     and completion_us = 0
 
--- idle: lanes that may be unused, by their counters
+-- idle: lanes that their counters show as unused
 select lane_id from lanes where lane_id > :after and {lanes.is_idle} order by lane_id limit :limit;
 
--- drop_unused: those of some lanes that nothing refers to; the largest id stays, so that no later lane gets the id of a deleted one
+-- drop_unused: deletes those of some lanes to which nothing refers; keeps the largest id, so that no id is used again
 delete from lanes
 where lane_id in (select cast(key as bigint) from json_each(:lane_ids)) and {lanes.is_idle}
     and lane_id < (select max(lane_id) from lanes)
@@ -33,7 +33,7 @@ returning office_id, local;
 -- with_local: which of these limits of an office, each the text of a lane, a lane has
 select distinct local from lanes where office_id = :office_id and local in (select key from json_each(:locals));
 
--- get: the fixed part of one lane
+-- get: the columns of one lane that never change
 select {lanes.columns} from lanes where lane_id = :lane_id;
 
 -- of_affinity: lanes with ready jobs of one affinity, of any office
@@ -44,14 +44,14 @@ order by offices.turn, lanes.office_id, lanes.first_rank, lanes.first_position, 
 -- loaded: the affinity of the last job that started on a resource, and since when others are passed over for it
 select resource, affinity, passed_since from affinities;
 
--- load: a job with another affinity has started, or one was passed over
+-- load: stores that a job with another affinity has started, or since when one is passed over
 insert into affinities (resource, affinity, passed_since) values (:resource, :affinity, :passed_since)
 on conflict (resource) do update set affinity = excluded.affinity, passed_since = excluded.passed_since;
 
--- counts: what changes of one lane
+-- counts: the columns of one lane that change
 select {lanes.brief} from lanes where lane_id = :lane_id;
 
--- brief: what changes of a lane
+-- brief: the columns of a lane that change
 ready, is_open, turn, first_rank, first_position
 
 -- of_office: an office's pause, waiting callers, last turn and period of aging, with its first lanes that have ready jobs (or one empty row)
@@ -86,13 +86,13 @@ select fronts.class_key, front.lane_id, front.first_rank, front.first_position, 
     opened.is_open, opened.turn, opened.first_rank, opened.first_position
 from fronts join lanes front on front.lane_id = fronts.front_id left join lanes opened on opened.lane_id = fronts.open_id;
 
--- of_class: lanes of a class in an office that have ready jobs, in order, from a place on
+-- of_class: lanes of a class in an office with ready jobs, in order, from a place on
 select lane_id, {lanes.brief} from lanes
 where office_id = :office_id and class_key = :class_key and first_rank is not null
     and (first_rank, first_position, lane_id) >= (:first_rank, :first_position, :lane_id)
 order by first_rank, first_position, lane_id limit :limit;
 
--- waiting_offices: the offices that have ready jobs
+-- waiting_offices: the offices with ready jobs
 with recursive waiting(office_id) as (
     select min(office_id) from lanes where first_rank is not null
     union all
@@ -103,20 +103,20 @@ with recursive waiting(office_id) as (
 )
 select office_id from waiting where office_id is not null;
 
--- take_turn: when an office was last served
+-- take_turn: stores the turn of an office that was served
 update offices set turn = :turn where office_id = :office_id;
 
--- place: where a lane stands in its office, and whether it is open: columns of indexes, which jobs mostly do not change
+-- place: stores the place of a lane in its office, and whether the lane is open: both are in indexes, and most jobs change neither
 update lanes set is_open = :is_open, turn = :turn, first_rank = :first_rank, first_position = :first_position
 where lane_id = :lane_id;
 
--- tally: what is added to the counters of a lane
+-- tally: adds to the counters of a lane
 update lanes set ready = ready + :ready, running = running + :running, chains = chains + :chains,
     completed = completed + :completed, skipped = skipped + :skipped, failed = failed + :failed,
     cancelled = cancelled + :cancelled, completion_us = completion_us + :completion_us
 where lane_id = :lane_id;
 
--- first_open: of each class of lanes, the open one whose office was served longest ago, without some offices
+-- first_open: of each class, the open lane whose office was served longest ago, except some offices
 with recursive classes(class_key) as (
     select min(class_key) from lanes where is_open = 1
     union all
@@ -132,12 +132,12 @@ select lane_id, turn from lanes where lane_id in (
     ) from classes where classes.class_key is not null
 );
 
--- next_open: of one class of lanes, the open one whose office was served longest ago, without some offices
+-- next_open: of one class, the open lane whose office was served longest ago, except some offices
 select lane_id, turn from lanes
 where is_open = 1 and class_key = :class_key and office_id not in (select key from json_each(:but))
 order by turn, lane_id limit 1;
 
--- outlook: what a look at the queue has to care about at all: pauses, jobs passed over since long ago, open lanes, the last turn
+-- outlook: the hints for a dispatch round: pauses, the longest passed-over job, open lanes, callers, outages, the last turn
 select (select count(*) from pauses),
     (select min(passed_over_since) from jobs where stage = 'QUEUED' and passed_over_since is not null),
     (select min(class_key) from lanes where is_open = 1),

@@ -1,5 +1,5 @@
--- begin: the rules are suspended until `end`, in this transaction only
+-- begin: suspends the rules until `end`, in this transaction only
 insert into maintenance (reason, never) values (:reason, 1);
 
--- end: the rules hold again
+-- end: puts the rules into force again
 delete from maintenance;

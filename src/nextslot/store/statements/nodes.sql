@@ -1,4 +1,4 @@
--- columns: a whole node, in the order that nodes.py reads it
+-- columns: all columns of a node, in the order in which nodes.py reads them
 node_id, life, status, is_draining, host, pid, version, max_running, resources, job_types, joined_at, renewed_at,
 lease_until, ended_at,
 (select count(*) from jobs where stage = 'RUNNING' and finished_at is null and worker_id >= node_id || '/slot-'
@@ -6,7 +6,7 @@ lease_until, ended_at,
 + (select count(*) from direct_executions where status = 'RUNNING' and direct_executions.node_id = nodes.node_id),
 (select count(*) from cluster where leader = node_id)
 
--- register: a node begins a new life; it has a lease where several share the database
+-- register: stores that a node begins a new life; it gets a lease where several nodes share the database
 insert into nodes (node_id, life, status, is_draining, host, pid, version, max_running, resources, job_types, address,
     joined_at, renewed_at, lease_until)
 values (:node_id, 1, 'live', 0, :host, :pid, :version, :max_running, :resources, :job_types, :address, :now, :now,
@@ -17,64 +17,64 @@ on conflict (node_id) do update set life = nodes.life + 1, status = 'live', is_d
     lease_until = excluded.lease_until, ended_at = null
 returning life;
 
--- address: where a node answers, and on which machine; only while it is alive
+-- address: the address and the machine of a live node
 select address, host from nodes where node_id = :node_id and status = 'live';
 
--- share_secret: the first node that joins stores it, for all
+-- share_secret: stores the secret of the first node that joins, for all nodes
 update cluster set files_secret = :secret where files_secret is null;
 
--- files_secret: by which nodes know each other
+-- files_secret: the secret by which nodes recognise each other
 select files_secret from cluster;
 
--- now: by the clock that leases go by
+-- now: the time of the clock that leases use
 :now
 
--- replace: where there can be one only, earlier ones of other names are gone, and what they had with them
+-- replace: ends all other nodes and drops their resources, where only one node can exist
 update nodes set status = case when status = 'live' then 'lost' else status end, ended_at = coalesce(ended_at, :now),
     lease_until = null, resources = :nothing where node_id <> :node_id;
 
--- leave: a node has ended in good order
+-- leave: stores that a node has ended in good order
 update nodes set status = 'left', ended_at = :now, lease_until = null where node_id = :node_id and life = :life
     and status = 'live';
 
--- lose: those who have not renewed their lease in time are taken for dead
+-- lose: marks nodes as lost that have not renewed their lease in time
 update nodes set status = 'lost', ended_at = :now, lease_until = null where status = 'live' and lease_until < {nodes.now}
 returning node_id;
 
--- lapsed: those who should be taken for dead
+-- lapsed: nodes that have not renewed their lease in time
 select node_id from nodes where status = 'live' and lease_until < {nodes.now};
 
--- time: the time of the clock that leases go by
+-- time: the time of the clock that leases use
 select {nodes.now};
 
--- patience: how long the last life of a node may go on working elsewhere, in microseconds
+-- patience: how long the last life of a node may still hold its lease, in microseconds, and its machine
 select host, lease_until - {nodes.now} from nodes where node_id = :node_id and status = 'live';
 
--- forget: one that is gone will not come back, and what it had is nowhere any more
+-- forget: stores that a dead node will not come back, and drops its resources
 update nodes set status = 'forgotten', resources = :nothing where node_id = :node_id and status in ('left', 'lost');
 
--- all: every node that was seen and not forgotten
+-- all: every node that is not forgotten
 select {nodes.columns} from nodes where status <> 'forgotten' order by node_id;
 
 -- get: one node
 select {nodes.columns} from nodes where node_id = :node_id and status <> 'forgotten';
 
--- drain: a node starts nothing any more, or again
+-- drain: stores whether a node is drained and starts nothing
 update nodes set is_draining = :is_draining where node_id = :node_id and status = 'live' and is_draining <> :is_draining;
 
--- job_types: what a node can run has changed
+-- job_types: stores the job types that a node runs
 update nodes set job_types = :job_types where node_id = :node_id and life = :life and job_types <> :job_types;
 
--- touch: a node was seen
+-- touch: stores when a node was last seen
 update nodes set renewed_at = :now where node_id = :node_id;
 
--- lead: this node does for all what one must do
+-- lead: makes this node the leader
 update cluster set leader = :node_id where leader is distinct from :node_id;
 
--- settings_changed: what every node keeps in memory has to be read again
+-- settings_changed: counts a change of what every node caches, so that all nodes read it again
 update cluster set settings = settings + 1;
 
--- homeless: nodes that are gone and have something running
+-- homeless: dead nodes with unfinished work
 select distinct node_id from nodes where status <> 'live' and (
     exists (select 1 from jobs where jobs.stage = 'RUNNING' and finished_at is null
         and worker_id >= node_id || '/slot-' and worker_id < node_id || '/slot.')
@@ -82,7 +82,7 @@ select distinct node_id from nodes where status <> 'live' and (
         and direct_executions.status in ('WAITING', 'RUNNING')))
 order by node_id;
 
--- to_stop: what a node runs that is to be stopped, and has perhaps not heard of it
+-- to_stop: running work of a node that must stop, in case the node missed the request
 select runs.run_id from jobs join runs on runs.job_id = jobs.job_id
 where jobs.stage = 'RUNNING' and jobs.finished_at is null and jobs.cancel_mode = 'interrupt'
     and worker_id >= :node_id || '/slot-' and worker_id < :node_id || '/slot.'

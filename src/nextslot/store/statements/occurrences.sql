@@ -1,7 +1,7 @@
--- insert: what became of an occurrence, or of a span of them
+-- insert: stores the result of an occurrence, or of a span of occurrences
 insert into occurrences ({occurrences.new_columns}) values ({occurrences.new_values});
 
--- page: a schedule's ledger, the newest first, from an instant downwards
+-- page: the ledger of a schedule, newest first, from an instant backwards
 select {occurrences.columns} from occurrences
 where schedule_id = :schedule_id and instant < :before order by instant desc limit :limit;
 

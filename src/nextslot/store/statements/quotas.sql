@@ -1,17 +1,17 @@
--- all: what was granted to each office
+-- all: the quotas that admins granted to each office
 select office_id, quotas from office_quotas;
 
--- put: what is granted to an office from now on
+-- put: stores the quotas of an office
 insert into office_quotas (office_id, quotas) values (:office_id, :quotas)
 on conflict (office_id) do update set quotas = excluded.quotas;
 
--- open_chains: how many chains of an office have begun and not ended, by the counters of its lanes
+-- open_chains: the number of unfinished chains of an office, by the counters of its lanes
 select coalesce(sum(chains - completed - skipped - failed - cancelled), 0) from lanes where office_id = :office_id;
 
--- lanes: how many lanes of an office have ready jobs
+-- lanes: the number of lanes of an office with ready jobs
 select count(*) from lanes where office_id = :office_id and first_rank is not null;
 
--- classes: how many classes of lanes an office has
+-- classes: the number of classes of lanes of an office
 with recursive classes(class_key) as (
     select min(class_key) from lanes where office_id = :office_id
     union all

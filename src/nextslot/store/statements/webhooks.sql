@@ -1,37 +1,37 @@
--- insert: a new subscription
+-- insert: stores a new subscription
 insert into webhooks ({webhooks.new_columns}, secret) values ({webhooks.new_values}, :secret);
 
 -- get: one subscription
 select {webhooks.columns} from webhooks where webhook_id = :webhook_id;
 
--- page: the newest first, below an id
+-- page: subscriptions below an id, newest first
 select {webhooks.columns} from webhooks
 where webhook_id < :before and (:office_id = '' or office_id = :office_id)
 order by webhook_id desc
 limit :limit;
 
--- count: how many subscriptions there are
+-- count: the number of subscriptions
 select count(*) from webhooks;
 
--- enabled: the subscriptions that are told of events, the oldest first
+-- enabled: the subscriptions that get events, oldest first
 select {webhooks.columns} from webhooks where is_enabled = 1 order by webhook_id;
 
--- update: where a subscription goes, and whether it does
+-- update: stores the URL of a subscription and its other settings, such as whether it is enabled
 update webhooks set {webhooks.changes} where webhook_id = :webhook_id;
 
--- rotate: another secret; the one before it signs too, for a while
+-- rotate: stores another secret; the one before signs too for a while
 update webhooks set old_secret = secret, old_secret_until = :until, secret = :secret where webhook_id = :webhook_id;
 
--- delete: a subscription ends
+-- delete: deletes a subscription
 delete from webhooks where webhook_id = :webhook_id;
 
--- secrets: what subscriptions sign with
+-- secrets: the secrets of subscriptions
 select webhook_id, secret, old_secret, old_secret_until from webhooks;
 
--- server_secret: what the webhooks of jobs and offices are signed with
+-- server_secret: the secret that signs the webhooks of jobs and offices
 select secret from webhook_secrets where name = 'server';
 
--- keep_server_secret: the one that was generated
+-- keep_server_secret: stores the generated secret of the server
 insert into webhook_secrets (name, secret) values ('server', :secret);
 
 -- offices: the webhooks of offices
