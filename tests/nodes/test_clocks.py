@@ -122,7 +122,7 @@ def due_times(address: str) -> tuple[int, int]:
     """Returns when the running work times out, and when the retry that no node has taken yet is due."""
     with psycopg.connect(address) as connection:
         row = connection.execute(
-            "select (select timeout_at from runs where status is null), "
+            "select (select timeout_at from runs where status is null and timeout_at is not null), "
             "(select scheduled_for from jobs where retry_of is not null)"
         ).fetchone()
     assert row is not None

@@ -233,7 +233,12 @@ class SqliteStore:
 
     def _commit(self, connection: apsw.Connection) -> None:
         number = self._acknowledged.next()
-        connection.execute("commit")
+        try:
+            connection.execute("commit")
+        except apsw.Error:
+            # A checkpoint after the commit may fail, which does not undo the commit.
+            if number is None or connection.in_transaction or not self._acknowledged.has(number):
+                raise
         if number is not None:
             self._acknowledged.store(number)
             self.health.stored()
