@@ -269,8 +269,8 @@ async def test_a_request_with_thousands_of_combinations_is_refused_before_they_a
 
         assert refused.status_code == 422
         assert refused.json()["detail"] == (
-            "jobs.1000.role: the request has more than 1,000 different combinations of job type, role and resources; "
-            "send its jobs in several requests"
+            "jobs.1000.role: the request has more than 1,000 different combinations of job type, role, resources and "
+            "keys; send its jobs in several requests"
         )
         assert (await server.scheduler.lists.jobs()).items == ()
 

@@ -299,7 +299,7 @@ async def test_a_rolled_back_transaction_is_never_recorded(tmp_path: Path) -> No
 
 
 async def test_rows_of_the_full_text_are_not_taken_for_events(tmp_path: Path) -> None:
-    """They have row numbers too, which may be beyond the last event: such a record would say that commits are missing."""
+    """They have row numbers too. With a number beyond the last event, a start would refuse the database."""
     store = open_at(tmp_path)
     for _ in range(3):
         await store.write(lambda tx: tx.execute("search.add", job_id="a", title="a title"))

@@ -65,7 +65,7 @@ class AcknowledgedCommits:
     def next(self) -> CommitNumber | None:
         """Returns the number of the transaction about to be committed, or None if it has changed no row.
 
-        The last inserted rowid would be 4 µs faster than the table (measured), but rows of the full text have rowids too.
+        The last inserted rowid would be 4 µs faster than the table (measured), but the full text has rowids too.
         """
         if self._connection.total_changes() == self._changes:
             return None
