@@ -108,7 +108,8 @@ def _imported(location: Mapping[str, str | None]) -> Callable[..., Any]:
     found: Any = module
     for part in (location["name"] or "").split("."):
         found = getattr(found, part)
-    return getattr(found, "function", found)  # A handle of a job type has the attribute `function`.
+    # A handle of a job type has the attribute `function`.
+    return getattr(found, "function", found)  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ class AcknowledgedCommits:
         """
         if self._connection.total_changes() == self._changes:
             return None
-        events: int = self._connection.execute(_LAST_EVENT).fetchone()[0]
+        events: int = self._connection.execute(_LAST_EVENT).get
         others = self._last.others
         if events == self._last.events and others < _MOST_OTHERS:
             others += 1
