@@ -2,22 +2,25 @@
 
     uv run python scripts/check_versions.py [lowest|highest …]
 
-In each it runs the newcomer's project, then a server, to which the installed command submits a job. It needs `uv`,
-which `scripts/bootstrap.sh` finds, and a package index.
+With each Python from 3.11 to 3.13 that this machine has, it installs the package without extras and runs the newcomer's
+project, adds the extra `cli` and reads the help, then adds `server` and lets the command submit a job to a server. The
+lowest versions are tried with the oldest of these Pythons, the highest with all. It needs `uv`, which
+`scripts/bootstrap.sh` finds, and a package index.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # What `--resolution` of uv calls them: the lowest versions of our own dependencies, with the highest of theirs.
 RESOLUTIONS = {"lowest": "lowest-direct", "highest": "highest"}
+PYTHONS = ("3.11", "3.12", "3.13")
 CONFIGURATION = '[job_types.hello]\ncommand = ["echo", "hello"]\n'
 
 
@@ -27,48 +30,82 @@ def main(wanted: Sequence[str]) -> None:
         place = Path(made)
         run(uv, "build", "--quiet", "--wheel", "--out-dir", place, ROOT)
         (wheel,) = place.glob("*.whl")
+        pythons = found_pythons()
         for name in wanted or RESOLUTIONS:
-            check(uv, name, wheel, place / name)
+            for python in pythons if name == "highest" else pythons[:1]:
+                check(uv, name, python, wheel, place / f"{name}-{python}")
 
 
-def check(uv: str, name: str, wheel: Path, place: Path) -> None:
+def found_pythons() -> list[str]:
+    """Returns the versions of Python that this machine has, the oldest first; at least the one that runs this."""
+    found = {version for version in PYTHONS if interpreter(version)}
+    return sorted(
+        found | {f"{sys.version_info.major}.{sys.version_info.minor}"}, key=lambda one: int(one.split(".")[1])
+    )
+
+
+def interpreter(version: str) -> str | None:
+    """Returns the path of an interpreter that really is of this version: a version manager's shim may refuse to run."""
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    candidates = [
+        shutil.which(f"python{version}"),
+        *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")),
+    ]
+    for path in filter(None, candidates):
+        if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return path
+    return None
+
+
+def check(uv: str, name: str, version: str, wheel: Path, place: Path) -> None:
     place.mkdir()
     environment = place / "venv"
-    run(uv, "venv", "--quiet", "--python", sys.executable, environment)
-    python = environment / "bin/python"
+    run(uv, "venv", "--quiet", "--python", interpreter(version), environment)
+    python, command = environment / "bin/python", environment / "bin/nextslot"
     pins = place / "pins.txt"
-    run(uv, "pip", "compile", "--quiet", "--resolution", RESOLUTIONS[name], "--python", python, "--extra", "postgres",
-        "-o", pins, ROOT / "pyproject.toml")  # fmt: skip
-    run(uv, "pip", "install", "--quiet", "-c", pins, "--python", python, f"{wheel}[postgres]")
-    print(f"{name}: " + ", ".join(run(uv, "pip", "freeze", "--python", python).split()))
+    run(uv, "pip", "compile", "--quiet", "--resolution", RESOLUTIONS[name], "--python", python, "--extra", "server",
+        "--extra", "postgres", "-o", pins, ROOT / "pyproject.toml")  # fmt: skip
+
+    def install(extras: str) -> None:
+        run(uv, "pip", "install", "--quiet", "-c", pins, "--python", python, f"{wheel}{extras}")
+
+    install("")
     run(python, "-W", "error::DeprecationWarning:nextslot", ROOT / "examples/newcomer/shop.py", cwd=place)
-    serve(environment / "bin/nextslot", place)
-    print(f"{name}: the project and a server work")
+    refused(command, "ls", needs="cli")
+    install("[cli]")
+    run(command, "--help")
+    refused(command, "serve", "--data", place, needs="server")
+    install("[server,postgres]")
+    serve(command, place)
+    versions = ", ".join(run(uv, "pip", "freeze", "--python", python).split())
+    print(f"{name}, Python {version}: the project, the command and a server work with {versions}")
+
+
+def refused(*words: object, needs: str) -> None:
+    """Runs a command whose extra is missing: it must fail with a sentence that names the extra."""
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    if done.returncode != 1 or f"pip install 'nextslot[{needs}]'" not in done.stderr or "Traceback" in done.stderr:
+        raise SystemExit(f"{' '.join(map(str, words))} did not name the extra {needs}:\n{done.stderr}")
 
 
 def serve(command: Path, place: Path) -> None:
+    """Starts a server in this directory, and lets the command submit a job to it."""
     (place / "nextslot.toml").write_text(CONFIGURATION)
-    log = place / "server.log"
-    with log.open("wb") as output:
-        server = subprocess.Popen([command, "serve", "--port", "0"], cwd=place, stdout=output, stderr=output)
+    with (place / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [command, "serve", "--port", "0", "--json"], cwd=place, stdout=subprocess.PIPE, stderr=log, text=True
+        )
     try:
-        address = listening(log, server)
-        run(command, "submit", "hello", "--wait", environment={"NEXTSLOT_URL": address})
-        run(command, "ls", "--json", environment={"NEXTSLOT_URL": address})
+        first = server.stdout.readline() if server.stdout else ""
+        if not first:
+            raise SystemExit(f"the server did not start:\n{(place / 'server.log').read_text()}")
+        address = {"NEXTSLOT_URL": json.loads(first)["url"]}
+        run(command, "submit", "hello", "--wait", environment=address)
+        run(command, "ls", "--json", environment=address)
     finally:
         server.terminate()
-        server.wait(30)
-
-
-def listening(log: Path, server: "subprocess.Popen[bytes]") -> str:
-    """Returns the address that a server has printed."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end and server.poll() is None:
-        for word in log.read_text().split():
-            if word.startswith("http://127.0.0.1:"):
-                return word.rstrip("/,.;").removesuffix("/console")
-        time.sleep(0.1)
-    raise SystemExit(f"the server did not start:\n{log.read_text()}")
+        server.communicate(timeout=30)
 
 
 def run(*words: object, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> str:

@@ -2,11 +2,7 @@
 
 import gzip
 import hashlib
-import os
 import re
-import shutil
-import subprocess
-import zipfile
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -132,20 +128,3 @@ def imported_by(names: list[str]) -> set[Path]:
             imports = re.findall(r'^(?:import|export)[^;]*?from "(\.[^"]+)"', script.read_text(), re.MULTILINE)
             left += [script.parent / one for one in imports]
     return found
-
-
-def test_the_console_is_in_the_wheel(tmp_path: Path) -> None:
-    uv = os.environ.get("UV") or shutil.which("uv")
-    if uv is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("there is no uv")
-        pytest.skip("there is no uv")
-
-    # The builder is a part of uv: nothing has to be fetched.
-    command = [uv, "build", "--wheel", "--offline", "--out-dir", str(tmp_path), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True)
-
-    (wheel,) = tmp_path.glob("*.whl")
-    packed = set(zipfile.ZipFile(wheel).namelist())
-    wanted = {f"nextslot/console/{path.relative_to(SOURCE).as_posix()}" for path in SOURCE.rglob("*") if path.is_file()}
-    assert wanted <= packed
