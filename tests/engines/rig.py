@@ -35,12 +35,13 @@ class Rig:
         given: Mapping[str, Any] = {"python": sys.executable, "poll_seconds": 0.2, "slots": 4, **settings}
         self.settings = EngineSettings(name="box", kind="test", directory=directory, **given)
 
-    def scheduler(self, **options: Any) -> Scheduler:
+    def scheduler(self, more: Mapping[str, int] | None = None, **options: Any) -> Scheduler:
+        """Makes a scheduler; `more` are units of further resources."""
         made = Scheduler(
             databases.url(self.place),
             data=self.place,
             synchronous="NORMAL",
-            limits=Limits(resources={"box": self.settings.slots}),
+            limits=Limits(resources={"box": self.settings.slots, **(more or {})}),
             concurrency=20,
             **options,
         )
@@ -113,3 +114,12 @@ async def until_running(scheduler: Scheduler, job: Job, seconds: float = 60) -> 
 
     await until(is_running, seconds)
     return await run_id_of(scheduler, job)
+
+
+async def until_ended(scheduler: Scheduler, run_id: str) -> None:
+    """Waits until the end of a run is stored."""
+
+    async def has_ended() -> bool:
+        return (await scheduler.run_by_id(run_id)).finished_at is not None
+
+    await until(has_ended)
