@@ -28,7 +28,7 @@ SUITE = ("tests/engines/test_conformance.py", "-k", "ray")
 
 def main() -> None:
     if os.environ.get("NEXTSLOT_IN_NAMESPACE") is None:
-        os.nice(19)
+        os.nice(10)
         ray = installed(sys.argv[1] if len(sys.argv) > 1 else VERSION)
         words = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, __file__, ray]
         sys.exit(subprocess.run(words, env={**os.environ, "NEXTSLOT_IN_NAMESPACE": "1"}, check=False).returncode)
@@ -65,8 +65,19 @@ def conformance(ray: str, place: Path) -> int:
     # Without a head, this command waits a quarter of an hour: `start` bounds it.
     start(ray, [f"--address={HEAD}:{PORT}", f"--node-ip-address={WORKER}", *size])
     say(f"head and worker started in {time.monotonic() - began:.0f} s: {cluster()}")
-    suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=3", *SUITE]
-    environment = {**os.environ, "NEXTSLOT_TEST_RAY": DASHBOARD}
+    suite = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "faulthandler_timeout=0",
+        "--durations=3",
+        *SUITE,
+    ]
+    environment = {**os.environ, "NEXTSLOT_TEST_RAY": DASHBOARD, "NEXTSLOT_TEST_PATIENCE": "240"}
     began = time.monotonic()
     code = subprocess.run(suite, cwd=ROOT, env=environment, timeout=SUITE_SECONDS, check=False).returncode
     say(f"the suite took {time.monotonic() - began:.0f} s and ended with {code}; afterwards: {cluster()}")

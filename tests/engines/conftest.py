@@ -12,7 +12,7 @@ from nextslot.extensions.ray.ray_engine import RayEngine
 from nextslot.extensions.slurm.slurm_engine import SlurmEngine
 from tests.engines.engine_doubles import LyingEngine
 from tests.engines.fake_ray import FakeRay
-from tests.engines.rig import Rig
+from tests.engines.rig import PATIENCE, Rig
 from tests.engines.slurm_cluster import SlurmCluster, cluster
 
 
@@ -52,4 +52,4 @@ def rig(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Rig:
 @pytest.fixture
 def impatient(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Rig:
     """One whose leases are short."""
-    return Rig(tmp_path, engine_of(request, kind), lease_seconds=6.0)
+    return Rig(tmp_path, engine_of(request, kind), lease_seconds=PATIENCE / 10)
