@@ -20,6 +20,8 @@ from nextslot.executors.process_tree.run_marks import Marks
 from tests import databases
 
 EVIDENCE = str(Path(__file__).with_name("evidence.py"))
+# How long a step may take; a Ray of 26 processes on a machine with other work takes longer than other engines.
+PATIENCE = float(os.environ.get("NEXTSLOT_TEST_PATIENCE", "60"))
 RETRY = {"max_attempts": 5, "base_delay_seconds": 0.2, "backoff": "linear"}
 
 
@@ -35,12 +37,13 @@ class Rig:
         given: Mapping[str, Any] = {"python": sys.executable, "poll_seconds": 0.2, "slots": 4, **settings}
         self.settings = EngineSettings(name="box", kind="test", directory=directory, **given)
 
-    def scheduler(self, **options: Any) -> Scheduler:
+    def scheduler(self, more: Mapping[str, int] | None = None, **options: Any) -> Scheduler:
+        """Makes a scheduler; `more` are units of further resources."""
         made = Scheduler(
             databases.url(self.place),
             data=self.place,
             synchronous="NORMAL",
-            limits=Limits(resources={"box": self.settings.slots}),
+            limits=Limits(resources={"box": self.settings.slots, **(more or {})}),
             concurrency=20,
             **options,
         )
@@ -93,7 +96,7 @@ async def run_id_of(scheduler: Scheduler, job: Job | str) -> str:
     return run.run_id
 
 
-async def until(is_so: Any, seconds: float = 60) -> None:
+async def until(is_so: Any, seconds: float = PATIENCE) -> None:
     """Waits until a coroutine function, or a function, says so."""
     end = time.monotonic() + seconds
     while True:
@@ -104,7 +107,7 @@ async def until(is_so: Any, seconds: float = 60) -> None:
         await asyncio.sleep(0.05)
 
 
-async def until_running(scheduler: Scheduler, job: Job, seconds: float = 60) -> str:
+async def until_running(scheduler: Scheduler, job: Job, seconds: float = PATIENCE) -> str:
     """Waits until the wrapper of a job's run was seen; returns the run's id."""
 
     async def is_running() -> bool:
@@ -113,3 +116,12 @@ async def until_running(scheduler: Scheduler, job: Job, seconds: float = 60) -> 
 
     await until(is_running, seconds)
     return await run_id_of(scheduler, job)
+
+
+async def until_ended(scheduler: Scheduler, run_id: str) -> None:
+    """Waits until the end of a run is stored."""
+
+    async def has_ended() -> bool:
+        return (await scheduler.run_by_id(run_id)).finished_at is not None
+
+    await until(has_ended)

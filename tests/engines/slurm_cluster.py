@@ -36,13 +36,16 @@ MpiDefault=none
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres
+DefMemPerCPU=100
 ReturnToService=2
 MinJobAge=60
 KillWait=2
 AccountingStorageType=accounting_storage/none
+GresTypes=gpu
 JobAcctGatherType=jobacct_gather/none
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={node} CPUs=8 RealMemory=4000 State=UNKNOWN
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={node} CPUs=8 RealMemory=4000 Gres=gpu:4 State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=gpu Nodes=ALL MaxTime=INFINITE State=UP
 PartitionName=shut Nodes=ALL MaxTime=INFINITE State=DOWN
 """
 
@@ -61,6 +64,9 @@ class SlurmCluster:
         host, ports = socket.gethostname().partition(".")[0], [_free_port(), _free_port()]
         text = CONFIGURATION.format(host=host, place=place, controller=ports[0], node=ports[1])
         self.config.write_text(text)
+        # Any device files will do: the machine of the tests has no card.
+        cards = [f"NodeName=n1 Name=gpu File=/dev/{name}\n" for name in ("full", "null", "random", "zero")]
+        (place / "gres.conf").write_text("".join(cards))
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
@@ -114,8 +120,8 @@ def cluster(place: Path) -> Iterator[SlurmCluster]:
     if problem is not None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no Slurm: {problem}")
     found = SlurmCluster(place)
-    found.start()
     try:
+        found.start()
         yield found
     finally:
         found.stop()

@@ -13,13 +13,13 @@ from nextslot.errors import Conflict
 from nextslot.executors.engines import wrapper_archive
 from nextslot.executors.engines.contract import Key, Sight, Submission
 from nextslot.executors.engines.run_directory import RunDirectory, hash_of
-from tests.engines.rig import Rig, run_id_of, until, until_running
+from tests.engines.rig import PATIENCE, Rig, run_id_of, until, until_running
 
 
 async def test_a_job_runs_once_and_its_log_and_artifacts_are_those_of_any_job(rig: Rig) -> None:
     async with rig.scheduler() as scheduler:
         job = await scheduler.submit("work", {"key": "a", "seconds": "0.2"})
-        ended = await scheduler.wait(job, 60)
+        ended = await scheduler.wait(job, PATIENCE)
         log = rig.place / str(ended.run.log_path) if ended.run else Path()
 
     assert ended.run is not None
@@ -35,7 +35,7 @@ async def test_a_command_that_fails_gives_its_code_and_its_last_line(rig: Rig) -
     async with rig.scheduler() as scheduler:
         policy = {"max_attempts": 1}
         job = await scheduler.submit("script", {"script": "echo no luck; exit 7"}, retry_policy=policy)
-        ended = await scheduler.wait(job, 60)
+        ended = await scheduler.wait(job, PATIENCE)
 
     assert ended.run is not None
     assert (ended.run.exit_code, ended.run.error) == (7, "exit code 7: no luck")
@@ -48,7 +48,7 @@ async def test_the_command_gets_its_parameters_and_the_ids_of_its_run_and_no_oth
     script = 'cat; echo; echo "$NEXTSLOT_RUN_ID $NEXTSLOT_ATTEMPT [$SECRET_OF_THE_SERVER]"'
     async with rig.scheduler() as scheduler:
         job = await scheduler.submit("script", {"script": script})
-        ended = await scheduler.wait(job, 60)
+        ended = await scheduler.wait(job, PATIENCE)
         assert ended.run is not None
         log = (rig.place / str(ended.run.log_path)).read_text()
 
@@ -65,7 +65,7 @@ async def test_a_run_goes_on_while_its_scheduler_is_dead_and_is_adopted(rig: Rig
 
     async with rig.scheduler() as second:
         adopted = await second.run_of(job)
-        ended = await second.wait(job, 60)
+        ended = await second.wait(job, PATIENCE)
         chain = await second.chain(job)
 
     assert adopted is not None
@@ -85,7 +85,7 @@ async def test_a_run_that_ended_while_no_scheduler_was_there_gets_its_outcome(ri
     await until(lambda: rig.lines("end"))
 
     async with rig.scheduler() as second:
-        ended = await second.wait(job, 60)
+        ended = await second.wait(job, PATIENCE)
 
     assert ended.run is not None
     assert ended.run.status == RunStatus.COMPLETED
@@ -99,7 +99,7 @@ async def test_a_shutdown_does_not_wait_for_a_placed_run_and_does_not_interrupt_
     has_ended_before = bool(rig.lines("end"))
 
     async with rig.scheduler() as scheduler:
-        ended = await scheduler.wait(job, 60)
+        ended = await scheduler.wait(job, PATIENCE)
 
     assert not has_ended_before
     assert ended.run is not None
@@ -113,7 +113,7 @@ async def test_a_cancel_ends_the_whole_tree_also_children_that_forked_twice(rig:
         run_id = await until_running(scheduler, job)
         await until(lambda: len(rig.processes(run_id)) >= 3)
         await scheduler.cancel(job, interrupt=True)
-        await scheduler.wait(job, 60)
+        await scheduler.wait(job, PATIENCE)
         ended = await scheduler.job(job)
 
     assert ended.status is JobStatus.CANCELLED
@@ -123,7 +123,7 @@ async def test_a_cancel_ends_the_whole_tree_also_children_that_forked_twice(rig:
 async def test_children_that_outlive_a_command_end_with_it(rig: Rig) -> None:
     async with rig.scheduler() as scheduler:
         job = await scheduler.submit("leave", {"key": "a", "seconds": "0.1"})
-        ended = await scheduler.wait(job, 60)
+        ended = await scheduler.wait(job, PATIENCE)
         run_id = await run_id_of(scheduler, job)
 
     assert ended.run is not None
@@ -142,7 +142,7 @@ async def test_the_timeout_counts_from_the_claim_and_is_kept_without_a_scheduler
     await until(lambda: (rig.settings.directory / run_id / "end.json").exists())
 
     async with rig.scheduler() as second:
-        ended = await second.wait(job, 60)
+        ended = await second.wait(job, PATIENCE)
 
     assert run is not None
     assert run.timeout_at is not None
@@ -169,7 +169,7 @@ async def test_a_run_whose_wrapper_was_killed_ends_with_its_tree_and_is_retried(
         run_id = await until_running(scheduler, job)
         await until(lambda: len(rig.processes(run_id)) >= 3)
         rig.kill(run_id, with_guardian=False)
-        ended = await scheduler.wait(job, 60)
+        ended = await scheduler.wait(job, PATIENCE)
         chain = await scheduler.chain(job)
         first = await scheduler.run_of(chain[0])
 
@@ -192,7 +192,7 @@ async def test_a_run_whose_guardian_was_killed_ends_with_its_tree_and_is_retried
         wrapper = rig.wrapper(run_id)
         guardian = int(Path(f"/proc/{wrapper}/task/{wrapper}/children").read_text().split()[0])
         os.kill(guardian, signal.SIGKILL)
-        ended = await scheduler.wait(job, 60)
+        ended = await scheduler.wait(job, PATIENCE)
         chain = await scheduler.chain(job)
 
     assert len(chain) == 2
@@ -207,11 +207,11 @@ async def test_a_run_that_nothing_is_left_of_ends_when_its_lease_is_over(impatie
         job = await scheduler.submit("work", {"key": "a", "seconds": "3"})
         run_id = await until_running(scheduler, job)
         impatient.kill(run_id, with_guardian=True)
-        ended = await scheduler.wait(job, 90)
+        ended = await scheduler.wait(job, 1.5 * PATIENCE)
         first = await scheduler.run_by_id(run_id)
 
     assert first.failure_kind is FailureKind.CRASH
-    assert "has not renewed its lease for 6 seconds" in str(first.error)
+    assert f"has not renewed its lease for {impatient.settings.lease_seconds:g} seconds" in str(first.error)
     assert ended.run is not None
     assert ended.run.status == RunStatus.COMPLETED
     assert impatient.lines("overlap") == []
@@ -227,7 +227,7 @@ async def test_a_run_that_an_operator_gives_up_ends_its_tree_and_is_retried(rig:
         with pytest.raises(Conflict, match="no engine runs job"):
             await scheduler.engines.lose(job.job_id)
         await scheduler.cancel((await scheduler.chain(job))[-1], interrupt=True)
-        await scheduler.wait(job, 60)
+        await scheduler.wait(job, PATIENCE)
 
     assert (first.failure_kind, first.error) == (FailureKind.CRASH, "an operator has said that it is lost")
 
@@ -297,7 +297,7 @@ def _until_answered(ask: object) -> list[str]:
 def _wait_for(is_so: object) -> None:
     import time
 
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while not is_so():  # type: ignore[operator]
         assert time.monotonic() < end
         time.sleep(0.05)

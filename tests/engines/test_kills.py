@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from nextslot import testing
-from nextslot.domain import JobStatus, RunStatus
+from nextslot.domain import FailureKind, JobStatus, RunStatus
 from nextslot.executors.engines.contract import Engine
 from nextslot.executors.engines.local_engine import LocalEngine
 from nextslot.extensions.slurm.slurm_engine import SlurmEngine
-from tests.engines.rig import Rig, until, until_running
+from tests.engines.rig import Rig, until, until_ended, until_running
 from tests.engines.slurm_cluster import SlurmCluster
 
 ROOT = Path(__file__).parents[2]
@@ -164,6 +164,47 @@ async def test_a_job_that_slurm_does_not_start_is_cancelled_without_ever_running
     assert run is not None
     assert SlurmEngine({"config_file": str(slurm.config)}).find(run.run_id) == []
     assert rig.lines("begin") == []
+
+
+async def test_a_time_limit_of_slurm_is_a_timeout_and_counts(tmp_path: Path, slurm: SlurmCluster) -> None:
+    rig = Rig(tmp_path, SlurmEngine({"config_file": str(slurm.config)}))
+    async with rig.scheduler() as scheduler:
+        job = await scheduler.submit("work", {"key": "a", "seconds": "300"}, retry_policy={"max_attempts": 0})
+        run_id = await until_running(scheduler, job)
+        # Slurm counts limits in minutes, and reads them again: so this one is over at once.
+        slurm.ask("scontrol", "update", f"jobname={run_id}", "timelimit=0:01")
+        ended = await scheduler.wait(job, 120)
+
+    assert ended.run is not None
+    assert (ended.run.failure_kind, ended.run.error) == (
+        FailureKind.TIMEOUT, "the engine 'box' has ended it at its own time limit"
+    )  # fmt: skip
+    assert rig.processes(run_id) == []
+
+
+async def test_a_job_that_somebody_cancels_on_slurm_counts_as_a_failure(tmp_path: Path, slurm: SlurmCluster) -> None:
+    rig = Rig(tmp_path, SlurmEngine({"config_file": str(slurm.config)}))
+    policy = {"max_attempts": 1, "base_delay_seconds": 0.1}
+    async with rig.scheduler() as scheduler:
+        job = await scheduler.submit("leave", {"key": "a", "seconds": "300"}, retry_policy=policy)
+        run_ids = []
+        for attempt in range(2):
+            run_ids.append(await until_running(scheduler, (await scheduler.chain(job))[attempt]))
+            slurm.ask("scancel", f"--name={run_ids[-1]}")
+            await until_ended(scheduler, run_ids[-1])
+        ended = await scheduler.wait(job, 60)
+        chain = await scheduler.chain(job)
+        first = await scheduler.run_by_id(run_ids[0])
+
+    assert len(chain) == 2
+    assert (first.failure_kind, first.error) == (
+        FailureKind.ERROR,
+        "it was cancelled on the engine 'box', and not here",
+    )
+    assert ended.run is not None
+    assert ended.run.failure_kind is FailureKind.ERROR
+    assert rig.lines("overlap") == []
+    assert [pid for run_id in run_ids for pid in rig.processes(run_id)] == []
 
 
 @pytest.mark.parametrize("times", [3])

@@ -115,7 +115,8 @@ def test_a_server_has_all_that_come_with_it_unless_they_are_disabled(tmp_path: P
 def test_an_unknown_name_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(
         Invalid,
-        match="there is no extension 'legcay'; there are: adopt, demo, gateway, legacy, mcp, offices, slurm, stories",
+        match="there is no extension 'legcay'; "
+        "there are: adopt, demo, gateway, legacy, mcp, offices, ray, slurm, stories",
     ):
         load(tmp_path, environment={}, overrides={"extensions.disabled": ["legcay"]})
     with pytest.raises(Invalid, match="there is no extension 'legcay'"):

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from nextslot import extension_api
-from nextslot.errors import Problem
+from nextslot.errors import Invalid, Problem
 from nextslot.executors.engines import local_engine
 from nextslot.executors.engines.contract import EngineKind
-from nextslot.executors.engines.engines import Engines, EngineSettings, option_problems
+from nextslot.executors.engines.engines import ENGINE_OPTIONS, Engines, EngineSettings, option_problems
 
 from .settings import EngineTable
 
@@ -49,6 +51,24 @@ def add_engines(engines: Engines, tables: Mapping[str, EngineTable], data: Path,
         engines.add(settings, kind.make(name, table.options))
 
 
+def add_checked(engines: Engines, given: Mapping[str, Mapping[str, Any]], data: Path) -> dict[str, int]:
+    """Checks and adds the engines that a program gives its scheduler. Returns the number of slots of each."""
+    problems = [Problem(".".join(path), problem) for path, problem in engine_problems({"engines": given})]
+    tables = {}
+    for name, table in given.items():
+        try:
+            tables[name] = EngineTable.model_validate(dict(table))
+        except ValidationError as error:
+            problems += [
+                Problem(".".join(["engines", name, *map(str, one["loc"])]), one["msg"].removeprefix("Value error, "))
+                for one in error.errors()
+            ]
+    if problems:
+        raise Invalid(problems)
+    add_engines(engines, tables, data)
+    return slots(tables)
+
+
 def slots(tables: Mapping[str, EngineTable]) -> dict[str, int]:
     """Returns, by engine, its number of slots: each engine counts as a resource with so many units."""
     return {name: table.slots for name, table in tables.items()}
@@ -84,7 +104,7 @@ def engine_problems(values: Mapping[str, Any]) -> Iterator[Found]:
                 f"there is no engine {wanted!r}; add [engines.{wanted}]; there are: {known}",
             )
         elif (kind := there.get(tables[wanted].get("kind", ""))) is not None:
-            problems = option_problems(kind, table.get("engine_options", {}), "engine_options")
+            problems = option_problems(kind, table.get(ENGINE_OPTIONS, {}), ENGINE_OPTIONS)
             yield from _named(("job_types", name), problems)
 
 

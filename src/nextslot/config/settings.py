@@ -350,7 +350,7 @@ class OfficeTable(Section):
 
 
 class EngineTable(Section):
-    kind: str = Field(description="What it is: `local` or `slurm`, or one that another extension offers.")
+    kind: str = Field(description="What it is: `local`, `slurm` or `ray`, or one that another extension offers.")
     slots: Annotated[int, whole(1, 1_000_000)] = Field(
         default=10, description="How many runs are handed to it at once, waiting ones included."
     )

@@ -67,7 +67,7 @@ class Engine(Value):
     """An engine of the configuration, as this node sees it: where runs go that leave this machine."""
 
     name: str
-    kind: Annotated[str, Says("`local`, `slurm`, or what another extension offers")]
+    kind: Annotated[str, Says("`local`, `slurm`, `ray`, or what another extension offers")]
     slots: Annotated[int, Says("How many runs are handed to it at once")]
     submitting: Annotated[int, Says("Runs that were not handed over yet")]
     queued: Annotated[int, Says("Runs that wait there")]

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.webhooks.delivery_worker import Sender
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
 from nextslot.errors import Invalid
+from nextslot.executors.engines.engines import Engines
 from nextslot.executors.job_types import NewJobTypeOptions
 from nextslot.executors.object_store import ObjectStore
 from nextslot.executors.shared_run_files import WAIT_SECONDS, SharedRunFiles
@@ -72,6 +74,7 @@ class Scheduler(Lifespan):
         extensions: Sequence[str | Extension] = (),
         concurrency: int | None = None,
         limits: ConcurrencyPolicy | None = None,
+        engines: Mapping[str, Mapping[str, Any]] | None = None,
         group_failure: GroupFailurePolicy | None = None,
         node: str | None = None,
         node_address: str | None = None,
@@ -98,6 +101,7 @@ class Scheduler(Lifespan):
         name, units = node or default_node(url), node_resources or {}
         place = Path(data) if data is not None else data_directory(url)
         is_in_real_time = clock is None
+        added, limits = _with_engines(engines or {}, limits, place)
         clock = clock or (SharedClock() if is_shared(url) else SystemClock())
         self.meters: Meters = meters or Meters()
         self.tracer: Tracer = tracer or Tracer()
@@ -127,6 +131,7 @@ class Scheduler(Lifespan):
             None if files is None else SharedRunFiles(ObjectStore(files)),
             node_address,
         )
+        runtime.job_types.engines = added
         runtime.shipping.wait_seconds = files_wait_seconds
         runtime.job_types.guardians.private_files = database_files(url)
         opening = partial(
@@ -234,6 +239,23 @@ class Scheduler(Lifespan):
     def probe(self, resource: str, probe: Probe) -> None:
         """Sets the function that checks whether a held resource answers again."""
         self._runtime.outages.set_probe(resource, probe)
+
+
+def _with_engines(
+    given: Mapping[str, Mapping[str, Any]], limits: ConcurrencyPolicy | None, data: Path
+) -> tuple[Engines, ConcurrencyPolicy | None]:
+    """Makes the engines of a program, and counts each as a resource with as many units as it has slots."""
+    engines = Engines()
+    if given:
+        from nextslot.config import (
+            engine_tables,  # A program without engines does without the types of a configuration.
+        )
+
+        slots = engine_tables.add_checked(engines, given, data)
+        if limits is None or isinstance(limits, Limits):
+            before = limits or Limits()
+            limits = replace(before, resources={**before.resources, **slots})
+    return engines, limits
 
 
 def _checked(concurrency: int | None) -> int | None:

@@ -427,6 +427,12 @@ class DirectExecutionHandler:
             affinity=wanted.affinity,
         )
         self._intake.check([as_job], now)
+        placing = self._job_types.placing(wanted.job_type)
+        if placing is not None:
+            raise Invalid(
+                f"runs on the engine {placing.engine!r}, where it waits for another queue; create a job instead",
+                field="job_type",
+            )
         if wanted.webhook is not None:
             self._webhooks.refuse_wrong("webhook", wanted.webhook, DIRECT_EVENTS)
         if not request_checks.is_number(wanted.wait_timeout_seconds, above=-1e-9):

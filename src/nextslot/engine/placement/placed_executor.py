@@ -8,11 +8,11 @@ end. Each step reads the records first, and another node can repeat it: the firs
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
@@ -27,9 +27,9 @@ from nextslot.executors.checkpoints import FILE_VARIABLE, CheckpointLines
 from nextslot.executors.command import INHERITED
 from nextslot.executors.command_output import Output
 from nextslot.executors.engines import wrapper_archive
-from nextslot.executors.engines.contract import Key, Refused, Sight, Submission
+from nextslot.executors.engines.contract import Cause, Key, Refused, Sight, Submission
 from nextslot.executors.engines.engines import EngineSettings
-from nextslot.executors.engines.placed_command import outcome_of
+from nextslot.executors.engines.placed_command import BY_ENGINE, outcome_of
 from nextslot.executors.engines.run_directory import Look, RunDirectory, hash_of
 from nextslot.executors.inputs import as_json, inputs_of
 from nextslot.executors.process_tree.run_marks import RUN_ID, tag_of
@@ -55,6 +55,8 @@ ABSENT_SECONDS, FEWEST_SIGHTS = 10.0, 3
 STORE_RENEWAL_SECONDS = 60.0
 # How long after the grace time the executor also requests the engine to end a run that should stop.
 ENGINE_STOP_SECONDS = 15.0
+# How long, and how often, an engine is asked why it has ended a run.
+CAUSE_SECONDS, CAUSE_PAUSE = 15.0, 0.5
 COPY_TRIES = 5
 LEASE_OVER = "its wrapper has not renewed its lease for {seconds:g} seconds, and it is taken for dead"
 STOP_WORDS = {
@@ -116,6 +118,8 @@ class PlacedExecutor:
         # Launched runs that have not begun: the placement, the token, and the reason to stop if there is one.
         self._expected: dict[str, tuple[Placement, str | None, FailureKind | None]] = {}
         self._followed: dict[str, _Followed] = {}
+        # The engines' handles of runs that have ended, until what the engine stores of them is deleted.
+        self._handles: dict[str, str] = {}
 
     def open(self, store: Store) -> None:
         """Sets the store, and the engines of the configuration."""
@@ -173,6 +177,7 @@ class PlacedExecutor:
 
     def forget(self, run_id: str) -> None:
         self._expected.pop(run_id, None)
+        self._handles.pop(run_id, None)
 
     def stop(self, run_id: str, kind: FailureKind) -> None:
         """Requests the stop of a run. The first kind counts; the records say how the run ends."""
@@ -208,6 +213,8 @@ class PlacedExecutor:
         self._followed[claim.run_id] = followed
         try:
             outcome = await self._follow(followed)
+            if followed.handle is not None:
+                self._handles[claim.run_id] = followed.handle
             return await self._with_files(followed, outcome)
         finally:
             del self._followed[claim.run_id]
@@ -217,9 +224,9 @@ class PlacedExecutor:
         """Deletes the directory of a run whose end is stored. A wrapper that still lives then loses its lease."""
         directory = RunDirectory(_path(placed.spec, run_id), placed.token_hash)
         await self._call(directory.remove)
-        watch = self._watches.get(placed.spec.engine)
-        if watch is not None and placed.handle is not None and watch.problem is None:
-            key = Key(run_id, placed.handle)
+        watch, handle = self._watches.get(placed.spec.engine), self._handles.pop(run_id, placed.handle)
+        if watch is not None and handle is not None and watch.problem is None:
+            key = Key(run_id, handle)
             await watch.ask(lambda: watch.engine.forget(key))
 
     # Following one run.
@@ -291,7 +298,7 @@ class PlacedExecutor:
             one.checkpoint = look.checkpoint
             one.checkpoints.write(look.checkpoint.encode() + b"\n")
         if look.end is not None:
-            return None if look.output else outcome_of(one.spec, look.end, one.output)
+            return None if look.output else await self._outcome(one, look.end)
         if look.error is not None:
             return await self._cannot_read(one, look.error)
         if look.claim is None:
@@ -300,6 +307,29 @@ class PlacedExecutor:
             kind = FailureKind(str(look.claim["why"]).partition(":")[0])
             return Outcome.failed(kind, str(look.claim["why"]).partition(": ")[2])
         return await self._after_claim(one, look)
+
+    async def _outcome(self, one: _Followed, end: Mapping[str, Any]) -> Outcome:
+        """Returns the outcome of a run whose end is written. If the engine ended it, the engine says why."""
+        if end["stopped"] != BY_ENGINE:
+            return outcome_of(one.spec, end, one.output)
+        if one.stopped_by is not None:  # The engine did so on our request.
+            return outcome_of(one.spec, {**end, "stopped": one.stopped_by.value}, one.output)
+        return outcome_of(one.spec, end, one.output, await self._cause(one))
+
+    async def _cause(self, one: _Followed) -> Cause | None:
+        """Returns why the engine has ended a run. Waits, because an engine may see the end later than the records."""
+        watch = self._watches.get(one.spec.engine)
+        over_at = self._clock.monotonic() + CAUSE_SECONDS
+        if watch is None or one.handle is None:
+            return None
+        key = Key(one.claim.run_id, one.handle)
+        while not watch.is_silent and self._clock.monotonic() < over_at:
+            found = await watch.ask(lambda: watch.engine.observe([key]))
+            seen = None if found is None else found.get(one.claim.run_id)
+            if seen is None or seen.sight in (Sight.ENDED, Sight.ABSENT):
+                return None if seen is None else seen.cause
+            await self._clock.sleep(CAUSE_PAUSE)
+        return None
 
     async def _cannot_read(self, one: _Followed, why: str) -> Outcome | None:
         """Waits until the storage answers: records that nobody can read are no proof that the run has ended."""
@@ -351,12 +381,16 @@ class PlacedExecutor:
         settings = self._job_types.engines.settings.get(spec.engine)
         environment = {} if placing is None else dict(placing.environment())
         lease = spec.lease_seconds
+        prefixes = () if settings is None else tuple(settings.variables)
+        # An engine that assigns devices itself knows those of its machines; those of this node are others.
+        devices = {name: value for name, value in claim.environment.items() if not name.startswith(prefixes)}
         return {
             "token": token,
             "argv": list(spec.argv),
             "cwd": spec.cwd,
             "env": {
                 **environment,
+                **devices,
                 RUN_ID: claim.run_id,
                 "NEXTSLOT_JOB_ID": claim.job_id,
                 "NEXTSLOT_ATTEMPT": str(claim.attempt),
@@ -364,7 +398,7 @@ class PlacedExecutor:
                 **self._told_files(one),
             },
             "inherited": [*INHERITED, "LC_ALL"],
-            "inherited_prefixes": [] if settings is None else list(settings.variables),
+            "inherited_prefixes": list(prefixes),
             "stdin": orjson.dumps(claim.params).decode(),
             "timeout_seconds": spec.timeout_seconds,
             "silence_seconds": spec.silence_seconds,
@@ -407,7 +441,13 @@ class PlacedExecutor:
         if not found:
             wrapper = await self._call(lambda: wrapper_archive.ship(_path(one.spec, run_id).parent))
             argv = (settings.python, "-I", str(wrapper), str(one.directory.path))
-            what = Submission(run_id=run_id, directory=one.directory.path, argv=argv, options=one.spec.options)
+            what = Submission(
+                run_id=run_id,
+                directory=one.directory.path,
+                argv=argv,
+                options=one.spec.options,
+                grace_seconds=one.spec.grace_seconds,
+            )
             try:
                 handle = await watch.ask(lambda: watch.engine.submit(what))
             except Refused as error:

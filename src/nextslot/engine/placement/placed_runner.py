@@ -13,7 +13,7 @@ from nextslot.engine.execution.runner import FIRST_PAUSE, LONGEST_PAUSE, Runner,
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.errors import Unavailable
 from nextslot.store.contract import Store, Tx
-from nextslot.store.tables import jobs, placements
+from nextslot.store.tables import jobs, placements, runs
 from nextslot.system.instant import Instant
 
 from .placed_executor import PlacedExecutor
@@ -91,6 +91,8 @@ class PlacedRunner(Runner):
                 if not placements.adopt(tx, job_id, job.worker_id, worker_id):
                     continue
             attempts = jobs.attempts(tx, job.chain_id, job_id)
+            run = runs.get(tx, placed.run_id)
+            devices = {name: tuple(units) for name, units in ((run and run.devices) or {}).items()}
             claim = Claim(
                 kind=WorkKind.JOB,
                 run_id=placed.run_id,
@@ -106,6 +108,8 @@ class PlacedRunner(Runner):
                 role=job.role,
                 task_id=job.task_id,
                 waited=job.chain_id if job.depends_on else None,
+                devices=devices,
+                environment=self._workers.devices.environment(devices),
                 continues=job.chain_id if job.retry_of is not None or job.await_signal is not None else None,
             )
             tx.cause(Place(claim, placed, None))

@@ -28,11 +28,22 @@ class Sight(StrEnum):
     ABSENT = "absent"
 
 
+class Cause(StrEnum):
+    """Why an engine has ended a run that nextslot did not want to end."""
+
+    TIME_LIMIT = "time_limit"
+    # Somebody cancelled it on the engine.
+    CANCELLED = "cancelled"
+    # It had to make room, or its machine failed.
+    PREEMPTED = "preempted"
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     sight: Sight
     # A text of the engine for people, such as why it has not started the run.
     words: str = ""
+    cause: Cause | None = None
 
 
 class Unreachable(Exception):
@@ -52,6 +63,8 @@ class Submission:
     argv: Sequence[str]
     # The options of the engine together with those of the job type, which `check` has accepted.
     options: Mapping[str, Any] = field(default_factory=dict)
+    # How long the wrapper needs after TERM: an engine that can wait as long before KILL does so.
+    grace_seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +105,8 @@ class EngineKind:
     make: Callable[[str, Mapping[str, Any]], Engine]
     # Yields problems of the `options` of such a table, or of the `engine_options` of a job type.
     check: Callable[[Mapping[str, Any]], Iterator[Problem]]
+    # The options that only the engine itself has, and no job type.
+    engine_only: Sequence[str] = ()
     # The prefixes of the variables that the engine sets for a run and that the command gets.
     variables: Sequence[str] = ()
     # How often nextslot reads the states from the engine, unless the table says otherwise.

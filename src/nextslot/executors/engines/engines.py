@@ -10,6 +10,9 @@ from nextslot.errors import Invalid, Problem
 
 from .contract import Engine, EngineKind
 
+# Where a job type has the options of its engine.
+ENGINE_OPTIONS = "engine_options"
+
 # Returns what the engine must run, from the parameters, the timeout and the stall timeout of a run.
 MakeSpec = Callable[[Mapping[str, Any], float | None, float | None], PlacementSpec]
 
@@ -67,5 +70,10 @@ def option_problems(kind: EngineKind, options: Any, place: str) -> Iterator[Prob
     if not isinstance(options, Mapping):
         yield Problem(place, "is not a table of options; write { name = value }")
         return
+    for name in kind.engine_only if place == ENGINE_OPTIONS else ():
+        if name in options:
+            yield Problem(
+                f"{place}.{name}", "is an option of the engine itself; write it into its table [engines.NAME]"
+            )
     for one in kind.check(options):
         yield Problem(f"{place}.{one.field}", one.problem)

@@ -9,6 +9,7 @@ from nextslot.domain import FailureKind, Outcome
 from nextslot.domain.placements import PlacementSpec
 from nextslot.executors.process_tree.process import End
 
+from .contract import Cause
 from .engines import EngineSettings, Placing
 
 if TYPE_CHECKING:
@@ -21,8 +22,16 @@ STOPPED = {
     "interrupted": (FailureKind.INTERRUPTED, "interrupted"),
     "stall": (FailureKind.TIMEOUT, "no output and no progress for {silence_seconds:g} seconds"),
     "timeout": (FailureKind.TIMEOUT, "timed out after {timeout_seconds:g} seconds"),
-    "engine": (FailureKind.INTERRUPTED, "the engine {engine!r} has ended it"),
     "lease": (FailureKind.CRASH, "its wrapper could not write to its directory for too long, and has ended it"),
+}
+# What a wrapper writes as the reason of its stop after a signal of the engine.
+BY_ENGINE = "engine"
+# Why the engine has ended such a run. Somebody who cancels a run there must not see it come back for ever: that counts.
+ENDED_BY_ENGINE = {
+    None: (FailureKind.INTERRUPTED, "the engine {engine!r} has ended it"),
+    Cause.PREEMPTED: (FailureKind.INTERRUPTED, "the engine {engine!r} has preempted it, or its machine has failed"),
+    Cause.TIME_LIMIT: (FailureKind.TIMEOUT, "the engine {engine!r} has ended it at its own time limit"),
+    Cause.CANCELLED: (FailureKind.ERROR, "it was cancelled on the engine {engine!r}, and not here"),
 }
 
 
@@ -55,8 +64,8 @@ def placing_of(command: "CommandType", engine: EngineSettings) -> Placing:
     return Placing(engine.name, spec, environment)
 
 
-def outcome_of(spec: PlacementSpec, end: Mapping[str, Any], output: "Output") -> Outcome:
-    """Returns the outcome that the record of a run's end contains."""
+def outcome_of(spec: PlacementSpec, end: Mapping[str, Any], output: "Output", cause: Cause | None = None) -> Outcome:
+    """Returns the outcome that the record of a run's end contains; `cause` is why the engine has ended the run."""
     from nextslot.executors.command import CommandType
 
     if end["by"] == "scheduler":
@@ -69,7 +78,7 @@ def outcome_of(spec: PlacementSpec, end: Mapping[str, Any], output: "Output") ->
     if end["lost"] is not None:
         return Outcome.failed(FailureKind.CRASH, f"the run was ended because {end['lost']}")
     if end["stopped"] is not None:
-        kind, words = STOPPED.get(end["stopped"], STOPPED["engine"])
+        kind, words = STOPPED.get(end["stopped"], ENDED_BY_ENGINE[cause])
         times = {name: getattr(spec, name) or 0.0 for name in ("timeout_seconds", "silence_seconds")}
         error = words.format(engine=spec.engine, **times)
         return Outcome.failed(kind, error, int(end["exit_code"]))

@@ -144,6 +144,7 @@ class Wrapper:
             self._control.close()
             self._channel.close()
             os.close(self._output)
+            os.setsid()  # Some engines kill the process group of what they started: the guardian then ends the tree.
             for number in GUARDIAN_IGNORES:
                 signal.signal(number, signal.SIG_IGN)
             wake_when_parent_dies()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nextslot.errors import Problem
-from nextslot.executors.engines.contract import EngineKind, Key, Refused, Seen, Sight, Submission, Unreachable
+from nextslot.executors.engines.contract import Cause, EngineKind, Key, Refused, Seen, Sight, Submission, Unreachable
 
 ANSWER_SECONDS = 30.0
 # The option of sbatch for each engine option.
@@ -37,6 +37,14 @@ ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED"}
     | {"TIMEOUT"}
 )
+CAUSES = {
+    "TIMEOUT": Cause.TIME_LIMIT,
+    "DEADLINE": Cause.TIME_LIMIT,
+    "CANCELLED": Cause.CANCELLED,
+    "PREEMPTED": Cause.PREEMPTED,
+    "NODE_FAIL": Cause.PREEMPTED,
+    "REVOKED": Cause.PREEMPTED,
+}
 # Messages of sbatch after which a repetition may help. Every other message is an answer.
 _SILENT = re.compile(
     r"Unable to contact|timed out|Connection refused|Zero Bytes|[Aa]uthentication|munge|temporarily|Socket|"
@@ -147,7 +155,8 @@ def _seen(rows: Sequence[tuple[str, str, str, str]]) -> Seen:
             is_queued = state in QUEUED
             return Seen(Sight.QUEUED if is_queued else Sight.RUNNING, f"Slurm: {state}, {reason}" if is_queued else "")
     _, state, _, reason = rows[-1]
-    return Seen(Sight.ENDED, f"{state} ({reason})" if reason not in ("", "None") else state)
+    words = f"{state} ({reason})" if reason not in ("", "None") else state
+    return Seen(Sight.ENDED, words, CAUSES.get(state))
 
 
 def _check(options: Mapping[str, Any]) -> Iterator[Problem]:
@@ -164,6 +173,7 @@ def _check(options: Mapping[str, Any]) -> Iterator[Problem]:
 KIND = EngineKind(
     make=lambda name, options: SlurmEngine(options),
     check=_check,
+    engine_only=(CONFIG, PROGRAMS),
     variables=("SLURM", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
     poll_seconds=2.0,
 )
