@@ -547,3 +547,48 @@ async def test_a_changed_command_is_used_by_the_next_job(tmp_path: Path) -> None
             assert ended.run is not None
             assert ended.run.log_path is not None
             assert (tmp_path / ended.run.log_path).read_text() == f"{word}\n"
+
+
+DECLARED = """
+[job_types.tidy]
+command = ["true"]
+[templates.tidy]
+job_type = "tidy"
+description = "Tidies"
+[schedules.nightly]
+template = "tidy"
+cron_expression = "0 2 * * *"
+"""
+
+
+async def test_a_reload_that_the_store_refuses_changes_no_template(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, DECLARED) as server:
+        changed = DECLARED.replace("Tidies", "Cleans").replace('"0 2 * * *"', '"0 2 * * *"\noffice_id = "nowhere"')
+
+        with pytest.raises(Invalid, match="nowhere"):
+            await server.reload(changed)
+
+        (template,) = (await server.scheduler.templates.list()).items
+        assert template.description == "Tidies (declared in the configuration)"
+
+
+async def test_a_reload_makes_an_office_and_a_template_in_it_together(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, DECLARED) as server:
+        await server.reload(
+            DECLARED.replace('job_type = "tidy"', 'job_type = "tidy"\noffice_id = "paris"').replace(
+                'template = "tidy"', 'template = "tidy"\noffice_id = "paris"'
+            )
+            + "[offices.paris]\nmax_concurrent_jobs = 2\n"
+        )
+
+        offices = {one.office_id for one in (await server.scheduler.templates.list()).items}
+        assert offices == {"default", "paris"}
+
+
+async def test_a_reload_reports_a_schedule_that_is_not_declared_any_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reloadable_server(tmp_path, DECLARED) as server:
+        await server.reload(DECLARED.partition("[schedules")[0])
+
+    assert "the schedule 'nightly' (0 2 * * *) is not declared any more and goes on" in caplog.text

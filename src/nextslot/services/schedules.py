@@ -1,6 +1,6 @@
 """Schedules: makes, changes, triggers and lists them; their past and next occurrences."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Unpack
 
@@ -56,16 +56,13 @@ class ScheduleService:
         """Creates the schedule with this name, or sets it to these fields. Returns whether it is new. Fields that are
         not given get their defaults, except `enabled`, which stays.
         """
-
         fields = {"template_id": template_id, "cron_expression": cron_expression, **options}
+        return await self._access.create(lambda tx: self.store(tx, office_id or DEFAULT_OFFICE, name, fields))
 
-        def work(tx: Tx) -> tuple[Schedule, bool]:
-            schedule, is_new = self._settings.put(
-                tx, office_id or DEFAULT_OFFICE, name, fields, self._access.clock.now()
-            )
-            return self._allowed(tx, schedule), is_new
-
-        return await self._access.create(work)
+    def store(self, tx: Tx, office_id: str, name: str, fields: Mapping[str, object]) -> tuple[Schedule, bool]:
+        """Does what `put` does, in the transaction of a caller that stores more."""
+        schedule, is_new = self._settings.put(tx, office_id, name, fields, self._access.clock.now())
+        return self._allowed(tx, schedule), is_new
 
     async def change(self, schedule_id: str, **fields: Unpack[ScheduleChanges]) -> Schedule:
         """Changes fields of a schedule, from its next occurrence on (DEC-010)."""

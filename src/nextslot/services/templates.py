@@ -48,16 +48,13 @@ class TemplateService:
         """Creates the template with this name, or sets it to these fields. Returns whether it is new. Fields that are
         not given get their defaults.
         """
-
         fields = _fields(job_type, options)
+        return await self._access.create(lambda tx: self.store(tx, office_id or DEFAULT_OFFICE, name, fields))
 
-        def work(tx: Tx) -> tuple[Template, bool]:
-            template, is_new = self._settings.put(
-                tx, office_id or DEFAULT_OFFICE, name, fields, self._access.clock.now()
-            )
-            return self._allowed(template), is_new
-
-        return await self._access.create(work)
+    def store(self, tx: Tx, office_id: str, name: str, fields: Mapping[str, object]) -> tuple[Template, bool]:
+        """Does what `put` does, in the transaction of a caller that stores more."""
+        template, is_new = self._settings.put(tx, office_id, name, fields, self._access.clock.now())
+        return self._allowed(template), is_new
 
     async def change(self, template_id: str, **fields: Unpack[TemplateChanges]) -> Template:
         """Changes fields of a template for future jobs."""
