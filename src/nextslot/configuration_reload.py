@@ -9,6 +9,7 @@ from nextslot.config.loading import Configuration
 
 from .domain import PYTHON, RequestContext
 from .scheduler import Scheduler
+from .scheduler.scheduler import report_surprises
 from .scheduler_from_config import compose, job_types_of, reloadable_settings, use_in_memory
 from .telemetry import logs
 
@@ -111,7 +112,7 @@ async def reload(
         use_in_memory(scheduler, old, before)
         raise
     logs.adjust(new.settings.logs.level, new.secrets())
-    await scheduler.report_surprises()
+    await report_surprises(scheduler)
     return Reloaded((*live, *waiting))
 
 

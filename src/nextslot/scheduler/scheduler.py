@@ -210,16 +210,11 @@ class Scheduler(Lifespan):
             await self.offices.change(DEFAULT_OFFICE, max_concurrent_jobs=self._concurrency)
         if any(one.templates or one.schedules for one in (self.declare, self.declared_in_configuration)):
             await self._access.write(self._store_declared)
-        await self.report_surprises()
+        await report_surprises(self)
 
     def _store_declared(self, tx: Tx) -> None:
         for one in (self.declare, self.declared_in_configuration):
             one.store(tx, self)
-
-    async def report_surprises(self) -> None:
-        """Logs each limit that no office can reach, and each schedule that is not declared any more."""
-        await self._report_limit()
-        await report_left(self, self.declare, self.declared_in_configuration)
 
     async def _report_limit(self) -> None:
         limits = self._runtime.lanes.policy
@@ -257,6 +252,12 @@ class Scheduler(Lifespan):
     def probe(self, resource: str, probe: Probe) -> None:
         """Sets the function that checks whether a held resource answers again."""
         self._runtime.outages.set_probe(resource, probe)
+
+
+async def report_surprises(scheduler: Scheduler) -> None:
+    """Logs a limit that no office can reach, and each schedule that is not declared any more."""
+    await scheduler._report_limit()
+    await report_left(scheduler, scheduler.declare, scheduler.declared_in_configuration)
 
 
 def _checked(concurrency: int | None) -> int | None:
