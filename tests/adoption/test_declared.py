@@ -24,7 +24,7 @@ def declare(scheduler: Scheduler, expression: str = "0 7 * * *", **options: Any)
 
 
 async def schedules(scheduler: Scheduler) -> list[tuple[str, str, str, bool]]:
-    found = (await scheduler.schedules.list()).items
+    found = (await scheduler.schedules.page()).items
     return [(one.name, one.cron_expression, one.timezone, one.enabled) for one in found]
 
 
@@ -34,7 +34,7 @@ async def test_each_start_makes_one_schedule_what_is_declared(tmp_path: Path) ->
         declare(scheduler, expression, timezone=zone)
         async with scheduler:
             assert await schedules(scheduler) == [("report", expression, zone, True)]
-            assert len((await scheduler.templates.list()).items) == 1
+            assert len((await scheduler.templates.page()).items) == 1
 
 
 async def test_a_schedule_that_somebody_has_disabled_stays_disabled(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ async def test_a_schedule_that_somebody_has_disabled_stays_disabled(tmp_path: Pa
         scheduler = new_scheduler(tmp_path)
         declare(scheduler)
         async with scheduler:
-            (one,) = (await scheduler.schedules.list()).items
+            (one,) = (await scheduler.schedules.page()).items
             assert one.enabled is is_enabled
             await scheduler.schedules.change(one.schedule_id, enabled=False)
 
@@ -73,7 +73,7 @@ async def test_a_schedule_is_reported_in_its_own_office_on_every_page_and_by_its
         first.declare.schedule(f"plan {number}", "many", "@daily")
     async with first:
         await first.offices.create("paris")
-        (template,) = (await first.templates.list()).items
+        (template,) = (await first.templates.page()).items
         assert template.description == "All of them (declared by the application)"
     second = new_scheduler(tmp_path)
     second.declare.template("many", "work", office_id="paris")
@@ -98,7 +98,7 @@ async def test_the_options_of_a_handle_apply_to_schedules_and_direct_requests_or
         return "done"
 
     async with scheduler:
-        (template,) = (await scheduler.templates.list()).items
+        (template,) = (await scheduler.templates.page()).items
         assert (template.priority, template.timeout_seconds) == (7, 5)
         with pytest.raises(RunFailed, match=r"slow ended FAILED: .*5"):
             await slow.run_direct(30)
@@ -126,7 +126,7 @@ async def test_declarations_of_another_office_go_there(tmp_path: Path) -> None:
     async def report() -> None: ...
 
     async with again:
-        (template,), (schedule,) = (await again.templates.list()).items, (await again.schedules.list()).items
+        (template,), (schedule,) = (await again.templates.page()).items, (await again.schedules.page()).items
         assert (template.office_id, schedule.office_id) == ("paris", "paris")
 
 

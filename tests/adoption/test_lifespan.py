@@ -24,7 +24,7 @@ async def clean() -> None: ...
 @app.get("/stored")
 async def stored(job_id: str):
     ended = await scheduler.wait(job_id, timeout=30)
-    return {"result": ended.result, "schedules": [one.name for one in (await scheduler.schedules.list()).items]}
+    return {"result": ended.result, "schedules": [one.name for one in (await scheduler.schedules.page()).items]}
 """
 
 

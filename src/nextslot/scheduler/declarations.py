@@ -7,19 +7,17 @@ schedule that somebody has disabled. A reload does the same for the declarations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from nextslot.client.keyword_arguments import DirectOptions, JobOptions, SchedulePutOptions, TemplatePutOptions
-from nextslot.domain import DEFAULT_OFFICE, Job, NewJob, Page, RunStatus, Schedule, Template, cron
+from nextslot.domain import DEFAULT_OFFICE, Job, NewJob, RunStatus, Schedule, Template, cron
 from nextslot.errors import Invalid, RunFailed
 from nextslot.executors.run_context import RunContext
 from nextslot.executors.signatures import Signature, read_result, signature_of
 from nextslot.services import arguments
-from nextslot.services.cursors import MAX_LIMIT
 from nextslot.store.contract import Tx
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 # The end of a declared template's description, by which a later start knows that an application declared it.
 BY_CODE = "declared by the application"
@@ -243,26 +240,14 @@ class Declarations:
 
 async def report_left(services: "Services", *declared: Declarations) -> None:
     """Logs each enabled schedule of a declared template if no declaration names the schedule any more."""
-    async for template in all_of(services.templates.list):
+    async for template in services.templates.list():
         for one in declared:
             if one.has_made(template):
                 await _report_schedules(services, template.template_id, one)
 
 
-async def all_of(page: Callable[[str | None, int], Awaitable[Page[T]]]) -> AsyncIterator[T]:
-    """Yields the items of all pages of a list."""
-    cursor: str | None = None
-    while True:
-        found = await page(cursor, MAX_LIMIT)
-        for one in found.items:
-            yield one
-        cursor = found.next_cursor
-        if cursor is None:
-            return
-
-
 async def _report_schedules(services: "Services", template_id: str, declared: Declarations) -> None:
-    async for one in all_of(partial(services.schedules.list, template_id=template_id)):
+    async for one in services.schedules.list(template_id=template_id):
         if one.enabled and not declared.names(one):
             log.warning(
                 "the schedule %r (%s) is not declared any more and goes on; delete it with `nextslot schedule rm` "

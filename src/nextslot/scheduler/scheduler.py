@@ -44,7 +44,6 @@ from .declarations import (
     Decorator,
     JobHandle,
     ScheduleDeclaration,
-    all_of,
     expression_of,
     report_left,
 )
@@ -221,7 +220,7 @@ class Scheduler(Lifespan):
         if self._concurrency is not None or not isinstance(limits, Limits) or limits.running <= 1:
             return
         running = 0
-        async for office in all_of(self.offices.list):
+        async for office in self.offices.list():
             running += office.max_concurrent_jobs if office.status == "active" else 0
         if running < limits.running:
             log.warning(FEWER[self._limits is None], limits.running, running, limits.running)

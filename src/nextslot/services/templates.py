@@ -1,6 +1,6 @@
 """Templates: makes, changes, archives and lists them."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Unpack
 
@@ -13,7 +13,7 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import templates
 
 from .arguments import found
-from .cursors import DEFAULT_LIMIT, read_page
+from .cursors import DEFAULT_LIMIT, each, read_page
 from .unit_of_work import UnitOfWork
 
 # Sorts after every id.
@@ -77,10 +77,14 @@ class TemplateService:
         """Returns a template, even an archived one."""
         return found(await self._access.read(lambda tx: templates.get(tx, template_id)), "template", template_id)
 
-    async def list(
-        self, cursor: str | None = None, limit: int = DEFAULT_LIMIT, *, office_id: str | None = None
+    def list(self, *, office_id: str | None = None) -> AsyncIterator[Template]:
+        """Yields templates of one office, or of all, that are not archived, the newest first."""
+        return each(partial(self.page, office_id=office_id))
+
+    async def page(
+        self, limit: int = DEFAULT_LIMIT, cursor: str | None = None, *, office_id: str | None = None
     ) -> Page[Template]:
-        """Lists templates of one office, or of all, that are not archived, the newest first."""
+        """Returns a page of templates of one office, or of all, that are not archived, the newest first."""
         return await read_page(
             self._access, "templates", TOP, cursor, limit, partial(templates.page, office_id=office_id), "template_id"
         )
