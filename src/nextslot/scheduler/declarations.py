@@ -7,10 +7,10 @@ schedule that somebody has disabled. A reload does the same for the declarations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from nextslot.client.keyword_arguments import DirectOptions, JobOptions, SchedulePutOptions, TemplatePutOptions
 from nextslot.domain import DEFAULT_OFFICE, Job, NewJob, RunStatus, Schedule, Template, cron
@@ -21,12 +21,20 @@ from nextslot.services import arguments
 from nextslot.store.contract import Tx
 
 if TYPE_CHECKING:
+    from nextslot.client import AsyncClient, Client, keyword_arguments, values
+
     from .services import Services
 
 log = logging.getLogger(__name__)
 
+Later = Awaitable
+
 P = ParamSpec("P")
 R = TypeVar("R")
+# What a submission of one job returns, of several, and a direct request.
+One = TypeVar("One", covariant=True)
+Many = TypeVar("Many", covariant=True)
+Done = TypeVar("Done")
 
 # The end of a declared template's description, by which a later start knows that an application declared it.
 BY_CODE = "declared by the application"
@@ -52,6 +60,14 @@ class ScheduleDeclaration(TypedDict, total=False):
     catch_up_window_seconds: float
     overlap: str
     priority: int | None
+
+
+class Way(Protocol[One, Many]):
+    """A way for jobs to a server, such as a `Submitter` or an `AsyncSubmitter`."""
+
+    def submit(self, job_type: str, params: Mapping[str, Any] | None = None, **options: Unpack[JobOptions]) -> One: ...
+
+    def submit_many(self, jobs: "Sequence[keyword_arguments.NewJob | NewJob]") -> Many: ...
 
 
 class JobHandle(Generic[P, R]):
@@ -102,11 +118,31 @@ class JobHandle(Generic[P, R]):
 
     async def run_direct(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function in the next slot, and returns the function's result; raises RunFailed if the run failed."""
-        done = await self._scheduler.run_direct(self.name, self._params(args, kwargs), **self._direct_options())
+        return self._returned(
+            await self._scheduler.run_direct(self.name, self._params(args, kwargs), **self._direct_options())
+        )
+
+    def _returned(self, done: Any) -> R:
         if done.status != RunStatus.COMPLETED.value:
             raise RunFailed(self.name, done.status, done.error or done.reason)
         result: R = read_result(self.function, done.result)
         return result
+
+    @overload
+    def via(self, way: "Client") -> "Caller[P, values.Job, list[values.Job], R]": ...
+    @overload
+    def via(self, way: "AsyncClient") -> "Caller[P, Later[values.Job], Later[list[values.Job]], Later[R]]": ...
+    @overload
+    def via(self, way: "Way[One, Many]") -> "Sender[P, One, Many]": ...
+    def via(self, way: Any) -> Any:
+        """Returns a handle that submits to the server of a client or submitter, where this process runs no scheduler.
+
+        The server must have a job type of this name, such as by `nextslot serve --app`."""
+        return Caller(self, way) if hasattr(way, "run_direct") else Sender(self, way)
+
+    def wanted(self, params: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a request for a job as a dict."""
+        return {"job_type": self.name, "params": self._params((), params), **options}
 
     def _direct_options(self) -> DirectOptions:
         """Returns the options for a direct request. Refuses those that only a job can have, unless all jobs of the type
@@ -137,6 +173,44 @@ class JobHandle(Generic[P, R]):
                 raise Invalid(f"{len(args)} arguments are given, but {self.name!r} takes {len(names)}", field="params")
             kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
         return self._signature.to_json(kwargs)
+
+
+class Sender(Generic[P, One, Many]):
+    """A handle that submits through a client or a submitter."""
+
+    def __init__(self, handle: JobHandle[P, Any], way: Any) -> None:
+        self._handle = handle
+        self._way = way
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> One:
+        """Does what `handle.submit` does, and returns what the client or submitter returns."""
+        handle = self._handle
+        made: One = self._way.submit(handle.name, handle._params(args, kwargs), **handle._options)
+        return made
+
+    def submit_many(self, params: Iterable[Mapping[str, Any]]) -> Many:
+        """Does what `handle.submit_many` does, and returns what the client or submitter returns."""
+        options = dict(self._handle._options)
+        key = {name: options.pop(name) for name in ("idempotency_key",) if name in options}
+        wanted = [self._handle.wanted(one, options) for one in arguments.mappings(params, "params")]
+        made: Many = self._way.submit_many(wanted, **key)
+        return made
+
+
+class Caller(Sender[P, One, Many], Generic[P, One, Many, Done]):
+    """A handle that submits through a client, and makes direct requests."""
+
+    def run_direct(self, *args: P.args, **kwargs: P.kwargs) -> Done:
+        """Does what `handle.run_direct` does, on the server."""
+        handle = self._handle
+        ended = self._way.run_direct(handle.name, handle._params(args, kwargs), **handle._direct_options())
+
+        async def later() -> Any:
+            return handle._returned(await ended)
+
+        done: Any = later() if inspect.isawaitable(ended) else handle._returned(ended)
+        result: Done = done
+        return result
 
 
 class Decorator:
