@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from nextslot.domain import NewJob, Quotas, Template
+from nextslot.domain import NewJob, Office, Quotas, Template
 from nextslot.domain.declared_values import Declared, declared, is_time, is_words
 from nextslot.domain.filters import EventFilter, JobFilter, RunFilter
 from nextslot.domain.schedules import ScheduleFields
@@ -27,7 +27,7 @@ JOB_OWN = ("job_type", "template_id", "params", "key")
 _KINDS = {
     "resources": "Mapping[str, int] | Sequence[str]", "depends_on": "Sequence[AnyJob]", "jobs": "Sequence[NewJob]",
     "limit_keys": "Sequence[str]",
-    "job_types": "list[str]", "retry_policy": "Json | RetryPolicy",
+    "role_limits": "Mapping[str, int]", "job_types": "list[str]", "retry_policy": "Json | RetryPolicy",
 }  # fmt: skip
 _ITEM = "One of many: its type or template, its parameters, and the `key` by which others of the request depend on it."
 
@@ -41,11 +41,18 @@ def text() -> str:
         _class("JobOptions", "TypedDict", job, job.keys() - JOB_OWN),
         _class("NewJob", "JobOptions", job, JOB_OWN, f'    """{_ITEM}"""\n\n'),
         *(_class(kind.__name__, "TypedDict", _filter(kind)) for kind in (JobFilter, RunFilter, EventFilter)),
+        _class("OfficeOptions", "TypedDict", _office()),
         _class("QuotaChanges", "TypedDict", {one.name: f"{_kind(one)} | None" for one in declared(Quotas)}),
         *_options("Template", template, ("name", "job_type")),
         *_options("Schedule", schedule, ("name", "template_id", "cron_expression")),
     ]
     return TARGET.read_text().split(_BEGIN)[0] + _BEGIN + "\n\n".join(parts)
+
+
+def _office() -> dict[str, str]:
+    """Returns the settings of an office that callers may give; the environment of its roles is not shown, but given."""
+    own = {"office_id", "created_at", "is_paused"}
+    return {one: kind for one, kind in _asked(Office).items() if one not in own} | {"roles": "Mapping[str, Json]"}
 
 
 def _options(subject: str, kinds: dict[str, str], own: tuple[str, ...]) -> Iterable[str]:

@@ -18,7 +18,7 @@ FOLDER = ROOT / "examples/monitoring"
 # By alert: how urgent it is, and what is wrong and what to do.
 MEANINGS = {
     "NotReady": ("page", "The server does not take or run jobs: `nextslot status` says why."),
-    "DiskNearlyFull": ("page", "Less than 2 GB are left; below [disk] refuse_bytes nothing new is taken: free space, or set [retention]."),
+    "DiskNearlyFull": ("page", "Less than 2 GB are left; below [store] disk_refuse_bytes nothing new is taken: free space, or set [retention]."),
     "JobsWaitTooLong": ("ticket", "The oldest job that is free to go waits for more than an hour: `nextslot queue` and `nextslot why` say for what."),
     "SlotsAreFull": ("ticket", "A limit has been full for six hours: raise it, or add capacity."),
     "ForgottenPause": ("ticket", "Something has been paused for a day: `nextslot queue resume` ends it."),

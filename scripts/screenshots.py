@@ -216,7 +216,7 @@ async def _furnish(scheduler: Scheduler) -> dict[str, str]:
     talkative = await scheduler.submit("ingest", title="Ingest orders", office_id="imports")
     await scheduler.wait(talkative.job_id)
     failed = await _newest_failed(scheduler)
-    schedules = await scheduler.schedules.list()
+    schedules = await scheduler.schedules.page()
     return {
         "running": running.job_id,
         "held": held.job_id,

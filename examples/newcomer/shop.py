@@ -48,7 +48,7 @@ async def main() -> None:
         print((await scheduler.wait(shipped, timeout=60)).result)
         print((await scheduler.wait(charged)).result)
         print(await report.run_direct(day=date(2026, 11, 18)))
-        for one in (await scheduler.schedules.list()).items:
+        async for one in scheduler.schedules.list():
             print(one.name, one.cron_expression, one.timezone)
 
 

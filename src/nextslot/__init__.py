@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from .domain import Direct, Event, FailureKind, Group, Job, JobStatus, NewJob, Office, Reservation, RetryPolicy, Run
     from .errors import NextslotError
     from .scheduler import Ended, Scheduler
-    from .submitter import AsyncSubmitter, Submitter, enqueue
+    from .submitter import AsyncSubmitter, Submitter, enqueue, enqueue_async
 
 __all__ = [
     "AsyncClient", "AsyncSubmitter", "Client", "ConcurrencyPolicy", "Direct", "Ended", "Event", "Fail", "FailureKind",
     "Group", "Instant", "Job", "JobStatus", "Limits", "NewDirect", "NewJob", "NextslotError", "Office", "QuotaExceeded",
     "Reservation", "RetryPolicy", "Run", "RunContext", "Scheduler", "Skip", "Submitter", "Update", "enqueue",
+    "enqueue_async",
 ]  # fmt: skip
 
 _HOMES = {
@@ -27,6 +28,7 @@ _HOMES = {
     "AsyncSubmitter": "submitter",
     "Submitter": "submitter",
     "enqueue": "submitter",
+    "enqueue_async": "submitter",
     "Client": "client",
     "Instant": "system.instant",
     "NewDirect": "engine.direct.direct_requests",

@@ -9,6 +9,7 @@ from nextslot.config.loading import Configuration
 
 from .domain import PYTHON, RequestContext
 from .scheduler import Scheduler
+from .scheduler.scheduler import report_surprises
 from .scheduler_from_config import compose, job_types_of, reloadable_settings, use_in_memory
 from .telemetry import logs
 
@@ -90,26 +91,28 @@ async def reload(
 ) -> Reloaded:
     """Applies the settings that can change in a running process, and reports those that need a restart.
 
-    `load` has checked `new` as a whole, so an invalid file never gets here. The stored part is one transaction; if the
-    store refuses it, nothing has changed. `started` is the configuration that the process was started with, if it is
-    older than `old`: it still holds for settings that need a restart.
+    `load` has checked `new` as a whole, so an invalid file never gets here. The stored part, declared templates and
+    schedules included, is one transaction; if the store refuses it, nothing has changed. `started` is the configuration
+    that the process was started with, if it is older than `old`: it still holds for settings that need a restart.
     """
     live = [change for change in changed(old, new) if not change.needs_restart]
     waiting = [change for change in changed(started or old, new) if change.needs_restart]
     types = job_types_of(scheduler, new)
     # Before the transaction, whose end starts jobs: dispatch must know the new types, and no longer the removed ones.
     before = use_in_memory(scheduler, new, types)
+    services = scheduler.for_caller(context)
     try:
-        await scheduler.declared_in_configuration.put(scheduler.for_caller(context))
-        await scheduler.for_caller(context).settings.apply(
+        await services.settings.apply(
             reloadable_settings(new.settings),
             {one.name: one.before for one in live},
             {one.name: one.after for one in live},
+            lambda tx: scheduler.declared_in_configuration.store(tx, services),
         )
     except BaseException:
         use_in_memory(scheduler, old, before)
         raise
     logs.adjust(new.settings.logs.level, new.secrets())
+    await report_surprises(scheduler)
     return Reloaded((*live, *waiting))
 
 

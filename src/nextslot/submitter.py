@@ -5,6 +5,7 @@ server takes in; `enqueue` does so in the caller's own transaction. Nothing of t
 """
 
 import asyncio
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 import orjson
 
+from nextslot import domain
 from nextslot.client import Client
 from nextslot.client.keyword_arguments import JobOptions, NewJob
-from nextslot.client.requests import post
+from nextslot.client.requests import bodies, post
 from nextslot.domain.bounds import must_be
 from nextslot.errors import Invalid, StoreError
 
@@ -55,7 +57,7 @@ class Submitter:
         """Submits a job, and returns its id; the request is durable when this returns."""
         return self._way.submit([_job(job_type, params, options)])[0]
 
-    def submit_many(self, jobs: Sequence[NewJob]) -> list[str]:
+    def submit_many(self, jobs: Sequence[NewJob | domain.NewJob]) -> list[str]:
         """Submits many jobs, all or none, and returns their ids."""
         return self._way.submit([_checked(one, number) for number, one in enumerate(jobs)])
 
@@ -83,7 +85,7 @@ class AsyncSubmitter:
         """Does what `Submitter.submit` does."""
         return await asyncio.to_thread(self._submitter.submit, job_type, params, **options)
 
-    async def submit_many(self, jobs: Sequence[NewJob]) -> list[str]:
+    async def submit_many(self, jobs: Sequence[NewJob | domain.NewJob]) -> list[str]:
         """Does what `Submitter.submit_many` does."""
         return await asyncio.to_thread(self._submitter.submit_many, jobs)
 
@@ -113,6 +115,23 @@ def enqueue(
         connection = connection.connection()  # A Session has its Connection.
     execute = getattr(connection, "exec_driver_sql", None) or connection.execute
     return enqueued(execute, [_wanted(_job(job_type, params, options))])[0]
+
+
+async def enqueue_async(
+    connection: Any, job_type: str, params: Mapping[str, Any] | None = None, **options: Unpack[JobOptions]
+) -> str:
+    """Does what `enqueue` does, on an AsyncConnection of psycopg, or on one or an AsyncSession of SQLAlchemy that uses
+    psycopg."""
+    from nextslot.store.postgres.enqueue import CALL
+
+    wanted = _wanted(_job(job_type, params, options))
+    if inspect.iscoroutinefunction(getattr(type(connection), "connection", None)):
+        connection = await connection.connection()  # An AsyncSession has its AsyncConnection.
+    execute = getattr(connection, "exec_driver_sql", None) or connection.execute
+    row = (await execute(CALL, wanted)).fetchone()
+    if inspect.isawaitable(row):  # A cursor of psycopg; the result of SQLAlchemy has its rows already.
+        row = await row
+    return str(row[0])
 
 
 class _ByHttp:
@@ -160,9 +179,12 @@ def _job(job_type: str, params: Mapping[str, Any] | None, options: JobOptions) -
     return _checked(made, None)
 
 
-def _checked(job: NewJob, number: int | None) -> NewJob:
+def _checked(job: NewJob | domain.NewJob, number: int | None) -> NewJob:
     """Refuses what no job has, before anything is sent: the answer of an inbox would come too late."""
     at = "" if number is None else f"jobs.{number}."
+    if isinstance(job, domain.NewJob):
+        said: Any = bodies([job])[0]
+        return _checked(said, number)
     if not isinstance(job, Mapping):
         raise Invalid(must_be(job, "a dict of the fields of a job"), field=at.rstrip("."))
     if not isinstance(job.get("job_type"), str):

@@ -1,5 +1,6 @@
 """What is declared is put at each start: made, or changed; what is not declared any more is reported and stays."""
 
+import asyncio
 import logging
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +24,7 @@ def declare(scheduler: Scheduler, expression: str = "0 7 * * *", **options: Any)
 
 
 async def schedules(scheduler: Scheduler) -> list[tuple[str, str, str, bool]]:
-    found = (await scheduler.schedules.list()).items
+    found = (await scheduler.schedules.page()).items
     return [(one.name, one.cron_expression, one.timezone, one.enabled) for one in found]
 
 
@@ -33,7 +34,7 @@ async def test_each_start_makes_one_schedule_what_is_declared(tmp_path: Path) ->
         declare(scheduler, expression, timezone=zone)
         async with scheduler:
             assert await schedules(scheduler) == [("report", expression, zone, True)]
-            assert len((await scheduler.templates.list()).items) == 1
+            assert len((await scheduler.templates.page()).items) == 1
 
 
 async def test_a_schedule_that_somebody_has_disabled_stays_disabled(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ async def test_a_schedule_that_somebody_has_disabled_stays_disabled(tmp_path: Pa
         scheduler = new_scheduler(tmp_path)
         declare(scheduler)
         async with scheduler:
-            (one,) = (await scheduler.schedules.list()).items
+            (one,) = (await scheduler.schedules.page()).items
             assert one.enabled is is_enabled
             await scheduler.schedules.change(one.schedule_id, enabled=False)
 
@@ -61,6 +62,72 @@ async def test_a_schedule_that_is_not_declared_any_more_is_reported_and_stays(
 
     (message,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
     assert message.startswith("the schedule 'report' (0 7 * * *) is not declared any more and goes on; delete it")
+
+
+async def test_a_schedule_is_reported_in_its_own_office_on_every_page_and_by_its_own_description(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = new_scheduler(tmp_path)
+    first.declare.template("many", "work", description="All of them")
+    for number in range(501):
+        first.declare.schedule(f"plan {number}", "many", "@daily")
+    async with first:
+        await first.offices.create("paris")
+        (template,) = (await first.templates.page()).items
+        assert template.description == "All of them (declared by the application)"
+    second = new_scheduler(tmp_path)
+    second.declare.template("many", "work", office_id="paris")
+    second.declare.schedule("plan 0", "many", "@daily", office_id="paris")
+    async with second:
+        pass
+
+    reported = {one.getMessage().split("'")[1] for one in caplog.records if "not declared any more" in one.getMessage()}
+    assert reported == {f"plan {number}" for number in range(501)}
+
+
+async def test_the_options_of_a_handle_apply_to_schedules_and_direct_requests_or_are_refused(tmp_path: Path) -> None:
+    scheduler = new_scheduler(tmp_path)
+
+    @scheduler.cron("@daily", params={"seconds": 1})
+    @scheduler.job_type(job_options={"priority": 7, "timeout_seconds": 5})
+    async def slow(seconds: int) -> None:
+        await asyncio.sleep(seconds)
+
+    @scheduler.job_type(job_options={"title": "Title"})
+    async def titled() -> str:
+        return "done"
+
+    async with scheduler:
+        (template,) = (await scheduler.templates.page()).items
+        assert (template.priority, template.timeout_seconds) == (7, 5)
+        with pytest.raises(RunFailed, match=r"slow ended FAILED: .*5"):
+            await slow.run_direct(30)
+        await slow.with_options(timeout_seconds=60).run_direct(30)
+        with pytest.raises(Invalid, match="depends_on is an option of jobs; run_direct takes the next slot without it"):
+            await slow.with_options(depends_on=["a"]).run_direct(30)
+        assert await titled.run_direct() == "done"
+        with pytest.raises(Invalid, match="title is an option that jobs of schedules cannot have"):
+            scheduler.cron("@daily")(titled)
+        same = [await titled.with_options(idempotency_key="once").submit() for _ in range(2)]
+        assert same[0].job_id == same[1].job_id
+        with pytest.raises(Invalid, match="detach is not a field of a job"):
+            await titled.with_options(detach=True).submit()
+
+
+async def test_declarations_of_another_office_go_there(tmp_path: Path) -> None:
+    scheduler = new_scheduler(tmp_path)
+    async with scheduler:
+        await scheduler.offices.create("paris")
+
+    again = new_scheduler(tmp_path)
+
+    @again.cron("@daily")
+    @again.job_type(job_options={"office_id": "paris"})
+    async def report() -> None: ...
+
+    async with again:
+        (template,), (schedule,) = (await again.templates.page()).items, (await again.schedules.page()).items
+        assert (template.office_id, schedule.office_id) == ("paris", "paris")
 
 
 async def test_a_wrong_declaration_is_refused_where_it_is_written(tmp_path: Path) -> None:
@@ -141,6 +208,18 @@ async def test_a_limit_that_the_default_office_does_not_reach_is_warned_about(
         pass
 
     assert "the office `default` runs 1 at once: give Scheduler(concurrency=4)" in caplog.text
+
+
+@pytest.mark.parametrize(("offices", "is_reachable"), [("", False), ("[offices.other]\nmax_concurrent_jobs = 3", True)])
+@pytest.mark.real_time
+async def test_a_limit_of_the_configuration_that_no_office_reaches_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, offices: str, is_reachable: bool
+) -> None:
+    (tmp_path / "nextslot.toml").write_text(f"{offices}\n[limits]\nrunning = 4\n")
+    async with compose(load(tmp_path, environment=databases.variables(tmp_path))):
+        pass
+
+    assert ("running = 4 is the most of all offices together, but together" in caplog.text) is not is_reachable
 
 
 CONFIGURED = """

@@ -55,6 +55,30 @@ async def test_a_transaction_that_is_rolled_back_leaves_no_job(postgres: str, tm
         assert await known(scheduler, gone) is False
 
 
+async def test_a_request_that_depends_on_one_that_stays_over_a_quota_stays_too(postgres: str, tmp_path: Path) -> None:
+    async with new_scheduler(tmp_path) as first:
+        await first.offices.create("small")
+        await first.offices.grant("small", queued_jobs=2)
+        await first.pause(office_id="small")
+        blocking = [await first.submit("work", {"seconds": 0}, office_id="small") for _ in range(2)]
+    with psycopg.connect(postgres) as program:
+        over = enqueue(program, "work", {"seconds": 0}, {"office_id": "small"})
+        behind = enqueue(program, "work", {"seconds": 0}, {"depends_on": [over], "office_id": "small"})
+        wrong = enqueue(program, "work", {"seconds": 0}, {"depends_on": ["nothing"]})
+
+    async with new_scheduler(tmp_path, clock=None, is_threaded=True) as scheduler:
+        assert (await scheduler.wait(wrong)).status == JobStatus.FAILED
+        assert [await known(scheduler, one) for one in (over, behind)] == [False, False]
+
+        for one in blocking:
+            await scheduler.cancel(one)
+        await scheduler.resume(office_id="small")
+
+        assert await wait(scheduler, behind) is JobStatus.COMPLETED
+        assert (await scheduler.job(over)).status == JobStatus.COMPLETED
+    assert_counters(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("job_type", "params", "options", "why"),
     [

@@ -14,7 +14,7 @@ import typer
 
 from nextslot import Client
 from nextslot.cli import reloading
-from nextslot.cli.main import SECTIONS, app
+from nextslot.cli.main import PARTS, SECTIONS, app
 from tests import databases
 from tests.serving import serving
 
@@ -27,6 +27,16 @@ def test_the_help_has_sections_with_every_command_and_examples() -> None:
     in_help = re.findall(r"^  ([a-z]+) +[A-Z]", text, re.MULTILINE)
     assert set(typer.main.get_group(app).commands) == set(in_help)
     assert len(in_help) == len(set(in_help))
+
+
+def test_every_command_of_the_core_is_in_one_section() -> None:
+    core = typer.Typer()
+    for part in PARTS:
+        part.register(core)
+
+    named = [name for names in SECTIONS.values() for name in names]
+    assert typer.main.get_group(core).commands.keys() - set(named) == set()
+    assert len(named) == len(set(named))
 
 
 def test_every_section_names_commands_that_are_there() -> None:

@@ -12,16 +12,20 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import psycopg
 import pytest
 import sqlalchemy
+from pydantic import Field
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from nextslot import AsyncSubmitter, Client, Scheduler, Submitter
-from nextslot.errors import Invalid, StoreError, Unavailable
+from nextslot import AsyncClient, AsyncSubmitter, Client, NewJob, Scheduler, Submitter, enqueue_async
+from nextslot.errors import Invalid, RunFailed, StoreError, Unavailable
 from tests import databases
 from tests.serving import serving
 from tests.support import new_scheduler
@@ -74,6 +78,28 @@ def test_an_order_and_its_job_are_both_there_or_neither(postgres: str) -> None:
     engine.dispose()
 
     assert stored(postgres) == ([1, 3], [1, 3])
+
+
+@pytest.mark.real_time
+async def test_an_order_and_its_job_are_both_there_or_neither_on_an_event_loop(postgres: str) -> None:
+    async with await psycopg.AsyncConnection.connect(postgres) as connection:
+        await orders.order_async(connection, 1)
+    async with await psycopg.AsyncConnection.connect(postgres) as connection:
+        await orders.order_async(connection, 2)
+        await connection.rollback()
+    engine = create_async_engine(postgres.replace("postgresql://", "postgresql+psycopg://"))
+    async with AsyncSession(engine) as session, session.begin():
+        await orders.order_by_async_session(session, 3)
+    async with AsyncSession(engine) as session:
+        await orders.order_by_async_session(session, 4)
+    async with engine.begin() as connection_of_engine:
+        await connection_of_engine.exec_driver_sql("insert into orders values (5, 'a')")
+        await enqueue_async(connection_of_engine, "pack", {"order": 5}, priority=3)
+    with pytest.raises(Invalid, match="priorty is not a field of a job"):
+        await enqueue_async(connection, "pack", priorty=3)  # type: ignore[call-arg]
+    await engine.dispose()
+
+    assert stored(postgres) == ([1, 3, 5], [1, 3, 5])
 
 
 KILLED = """
@@ -208,3 +234,44 @@ def when_it_answers(port: int, process: "subprocess.Popen[bytes]") -> None:
             time.sleep(0.1)
         else:
             return
+
+
+@pytest.mark.real_time
+async def test_a_handle_submits_through_clients_and_submitters_with_its_types(tmp_path: Path) -> None:
+    shop = Scheduler(f"sqlite:///{tmp_path}/not-started.db")
+
+    @shop.job_type("double", job_options={"priority": 4})
+    def double(number: Annotated[int, Field(gt=0)], at: date = date(2026, 11, 19)) -> Doubled:
+        return Doubled(number=number * 2, at=at)
+
+    def register(scheduler: Scheduler) -> None:
+        scheduler.job_types.add("double", double.function)
+
+    with serving(tmp_path, register) as server, Client(server.url) as client, Submitter(server.url) as submitter:
+        first = double.via(client).submit(1)
+        second, third = double.via(client).submit_many([{"number": 2}, {"number": 3, "at": date(2026, 1, 2)}])
+        fourth = double.with_options(depends_on=[third]).via(submitter).submit(number=4)
+        (fifth,) = submitter.submit_many([NewJob(job_type="double", params={"number": 5})])
+        async with AsyncClient(server.url) as async_client, AsyncSubmitter(server.url) as async_submitter:
+            sixth = await double.via(async_client).submit(6)
+            (seventh,) = await double.via(async_submitter).submit_many([{"number": 7}])
+            assert await double.via(async_client).run_direct(9) == Doubled(number=18, at=date(2026, 11, 19))
+
+        assert (first.priority, third.params) == (4, {"number": 3, "at": "2026-01-02"})
+        results = [client.wait(one, 60).result for one in (first, second, third, fourth, fifth, sixth, seventh)]
+        assert [one["number"] for one in results] == [2, 4, 6, 8, 10, 12, 14]
+        assert double.via(client).run_direct(8) == Doubled(number=16, at=date(2026, 11, 19))
+        with pytest.raises(Invalid, match="number is 0; it must be greater than 0"):
+            double.via(client).submit(0)
+        with pytest.raises(RunFailed, match="double ended FAILED"):
+            double.with_options(timeout_seconds=0.001).via(client).run_direct(8, at=date(1, 1, 1))
+
+
+@dataclass
+class Doubled:
+    number: int
+    at: date
+
+    def __post_init__(self) -> None:
+        if self.at.year == 1:
+            time.sleep(1)

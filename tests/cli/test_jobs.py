@@ -225,7 +225,10 @@ def test_run_gives_up_when_the_slot_is_busy(nextslot: Terminal, served: Served) 
     open_gate(served, "busy")
     nextslot("log", job_id, "-f")
     assert said.code == 1
-    assert said.err.startswith("waiting: echo takes the next slot; 0 callers are ahead\nnextslot: ")
+    first, why, end = said.err.splitlines()
+    assert first == "waiting: echo takes the next slot; 0 callers are ahead"
+    assert why.startswith("waiting: The limit of the office 'default' is full (1 of 1): held by ")
+    assert end.startswith("nextslot: ")
 
 
 @pytest.mark.parametrize("colour", ["1", ""])
@@ -271,6 +274,20 @@ def test_waiting_says_on_stderr_what_for_and_wait_goes_on_from_there(nextslot: T
     assert said.code == 0
     assert "waiting: " in said.err
     assert "paused" in said.err
+
+
+def test_waiting_for_a_group_says_on_stderr_what_for(nextslot: Terminal, served: Served, tmp_path: Path) -> None:
+    (tmp_path / "two.json").write_text(json.dumps([{"job_type": "echo"}, {"job_type": "echo"}]))
+    nextslot("template", "add", "two", "--group", str(tmp_path / "two.json"))
+    nextslot("queue", "pause")
+    with Client(served.url) as client:
+        resume = threading.Timer(3, client.resume)
+        resume.start()
+        said = nextslot("template", "submit", "two", "--wait")
+        resume.join()
+
+    assert said.code == 0
+    assert said.err.count("waiting: The whole scheduler is paused.") == 1
 
 
 def test_a_time_may_be_given_from_now_on(nextslot: Terminal) -> None:

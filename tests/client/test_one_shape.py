@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -10,38 +11,145 @@ from typing import Any
 
 import pytest
 
-from nextslot import AsyncClient, Client, NewJob, RetryPolicy, Scheduler
-from nextslot.client.binding import verb
+from nextslot import AsyncClient, Client, NewJob, RetryPolicy
+from nextslot.client.binding import stream_verb, verb
+from nextslot.client.verbs import Verbs
 from nextslot.errors import Invalid, NotEnded
+from nextslot.scheduler.services import Services
+from nextslot.services.engines import EngineService
+from nextslot.services.failures import FailureService
+from nextslot.services.keys import KeyService
+from nextslot.services.nodes import NodeService
+from nextslot.services.offices import OfficeService
 from nextslot.services.schedules import ScheduleService
+from nextslot.services.stats import StatsService
 from nextslot.services.templates import TemplateService
+from nextslot.services.webhooks import WebhookSubscriptions
 from tests.server.support import ServerThread
 from tests.support import new_scheduler
 
-SAME = ("submit", "submit_from", "submit_many", "submit_group", "submit_group_from", "wait", "cancel", "change", "move",
-        "pause", "resume", "run_direct", "stream_direct", "job", "group", "cancel_group")  # fmt: skip
+# By subject, the class of the scheduler's verbs and of the client's.
+SUBJECTS: dict[str, tuple[type, type]] = {"": (Services, Verbs), **{
+    name: (part, type(getattr(Client("http://127.0.0.1:1"), name)))
+    for name, part in {
+        "templates": TemplateService, "schedules": ScheduleService, "webhooks": WebhookSubscriptions,
+        "keys": KeyService, "nodes": NodeService, "engines": EngineService, "stats": StatsService,
+        "failures": FailureService,
+    }.items()
+}}  # fmt: skip
+# What has the client alone: reads that a scheduler has in `lists`, `bulk`, `forecast` and `files`, and what only a
+# server has.
+OF_CLIENT = {
+    "artifact", "audit_page", "cancel_many", "direct_artifact", "direct_log", "directs_page", "events_page",
+    "follow_log", "groups", "groups_page", "job_types", "jobs", "jobs_page", "log", "me", "ready", "reload",
+    "reservations_page", "retry_many", "runs", "runs_page", "status", "watch",
+}  # fmt: skip
+# What has the scheduler alone: reads by parts, what routes need besides the value, and what belongs to one process.
+OF_SCHEDULER = {
+    "accept", "accept_group", "accept_retry", "accept_signal", "chain", "event_pages", "for_caller", "job_of_link",
+    "members", "progress", "readiness", "run_of", "running", "signal_by_link",
+    "templates.store", "schedules.made", "schedules.store", "webhooks.secret", "webhooks.shown_to", "keys.find",
+    "keys.get", "keys.is_guarded", "keys.note_use_soon", "keys.now", "keys.opens", "keys.watch", "failures.get",
+}  # fmt: skip
+# Arguments that only one of the two has: over HTTP, the server knows the caller and its office by the key, and a create
+# carries its key of idempotency; a scheduler's caller sets the key in its context.
+ONE_SIDED = {"created_by", "idempotency_key", "office_id", "wait_seconds"}
+OTHER_ARGUMENTS = {"submit": "template_id", "events": "filter", "queue": "cursor"}
+# What one verb returns in each: a scheduler says what it did, the answer over HTTP is what is there afterwards; a
+# secret is a field of an answer, and lies beside the value in Python.
+OTHER_RESULTS = {
+    "cancel": ("Cancelled", "Job"), "cancel_group": ("list[Cancelled]", "GroupCancelled"),
+    "dry_run": ("tuple[Accepted, Why]", "DryRun"), "group": ("Group", "GroupDetail"), "job": ("Job", "JobDetail"),
+    "pause": ("None", "Paused"), "queue": ("list[Job]", "Queue"), "release": ("None", "Released"),
+    "reorder": ("list[Job]", "Queue"), "resume": ("None", "Paused"),
+    "keys.create": ("tuple[Key, str]", "Key"), "keys.rotate": ("tuple[Key, str]", "Key"),
+    "webhooks.create": ("tuple[Webhook, str]", "Webhook"), "webhooks.rotate_secret": ("tuple[Webhook, str]", "Webhook"),
+    "schedules.trigger": ("Job | Group", "Job | GroupDetail"), "failures.list": ("FailurePage", "Failures"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SAME)
-def test_a_verb_takes_the_same_arguments_in_python_and_over_http(name: str) -> None:
-    ours = _arguments(getattr(Scheduler, name)) - {"created_by", "template_id"}
-
-    assert _arguments(inspect.getattr_static(Client, name)) - {"template_id"} == ours
+# The part of an extension, of which each extension decides.
+NEITHER = {"extension"}
 
 
-@pytest.mark.parametrize(("service", "subject"), [(TemplateService, "templates"), (ScheduleService, "schedules")])
-def test_templates_and_schedules_are_put_in_the_same_way(service: type, subject: str) -> None:
-    over_http = type(getattr(Client("http://127.0.0.1:1"), subject))
-    for name in ("create", "put", "change", "get"):
-        theirs = _arguments(inspect.getattr_static(over_http, name)) - {"idempotency_key"}
-        assert {one.removesuffix("fields").removesuffix("changes") for one in theirs} == {
-            one.removesuffix("fields").removesuffix("changes") for one in _arguments(getattr(service, name))
-        }, name
+def verbs() -> list[tuple[str, Any, Any]]:
+    """Every verb of both, by its name with its subject."""
+    found = []
+    for subject, (ours, theirs) in SUBJECTS.items():
+        for name in {one for one in (*dir(ours), *dir(theirs)) if not one.startswith("_")} - NEITHER:
+            pair = [_verb(one, name) for one in (ours, theirs)]
+            if any(pair):
+                found.append((f"{subject}.{name}".lstrip("."), *pair))
+    return sorted(found, key=lambda one: one[0])
 
 
-def _arguments(function: Any) -> set[str]:
-    made = function.make if isinstance(function, verb) or hasattr(function, "make") else function
-    return set(inspect.signature(made).parameters) - {"self"}
+def _verb(owner: type, name: str) -> Any:
+    found = inspect.getattr_static(owner, name, None)
+    return found if inspect.isfunction(found) or isinstance(found, (verb, stream_verb)) else None
+
+
+def test_every_verb_is_in_both_or_named_with_the_one_that_has_it() -> None:
+    here, there = ({name for name, *pair in verbs() if pair[other] is None} for other in (1, 0))
+
+    assert (here, there) == (OF_SCHEDULER, OF_CLIENT)
+
+
+BOTH = [pytest.param(name, ours, theirs, id=name) for name, ours, theirs in verbs() if ours and theirs]
+
+
+@pytest.mark.parametrize(("name", "ours", "theirs"), BOTH)
+def test_a_verb_takes_the_same_arguments_in_the_same_order_in_python_and_over_http(
+    name: str, ours: Any, theirs: Any
+) -> None:
+    here, there = _arguments(ours), _arguments(theirs)
+
+    if name in OTHER_ARGUMENTS:
+        assert here != there
+        assert OTHER_ARGUMENTS[name] in set(here) ^ set(there)
+    else:
+        assert here == there
+
+
+@pytest.mark.parametrize(("name", "ours", "theirs"), BOTH)
+def test_a_verb_returns_a_value_of_the_same_name_in_python_and_over_http(name: str, ours: Any, theirs: Any) -> None:
+    kind = getattr(SUBJECTS[name.rpartition(".")[0]][1], "KIND", None)
+    found = (_result(ours), _result(theirs).replace("~V", getattr(kind, "__name__", "")))
+
+    if name in OTHER_RESULTS:
+        assert found == OTHER_RESULTS[name]
+    else:
+        assert found[0] == found[1]
+
+
+def _arguments(function: Any) -> list[str]:
+    named = inspect.signature(getattr(function, "make", function)).parameters
+    known = {"fields": "changes"}
+    return [known.get(name, name) for name in named if name not in {"self", *ONE_SIDED}]
+
+
+def _result(function: Any) -> str:
+    """The annotation of a result, without modules and without what makes it a coroutine or an iterator."""
+    function = getattr(function, "make", function)
+    hint = str(inspect.signature(function).return_annotation)
+    hint = re.sub(r"<class '(.*)'>", r"\1", hint)
+    hint = re.sub(r"\b[A-Za-z_]+\.(?=[A-Za-z_~])", "", hint.replace("collections.abc.", ""))
+    hint = re.sub(r"^Coroutine\[Any, Any, (.*)\]$", r"\1", hint)
+    hint = re.sub(r"^AsyncGenerator\[(.*), None(?:Type)?\]$", r"AsyncIterator[\1]", hint)
+    return hint.replace("NoneType", "None")
+
+
+def test_no_verb_takes_any_keyword() -> None:
+    """A type checker finds a misspelt option only if the options are written out."""
+    parts = [ours for ours, _ in SUBJECTS.values()] + [theirs for _, theirs in SUBJECTS.values()] + [OfficeService]
+    loose = [
+        f"{part.__name__}.{name}"
+        for part in parts
+        for name in dir(part)
+        if not name.startswith("_") and (found := _verb(part, name))
+        for one in inspect.signature(getattr(found, "make", found)).parameters.values()
+        if one.kind is inspect.Parameter.VAR_KEYWORD and one.annotation is Any
+    ]
+    assert sorted(set(loose)) == []
 
 
 async def test_jobs_are_taken_where_ids_are_and_dicts_where_values_are(tmp_path: Path) -> None:
@@ -49,7 +157,7 @@ async def test_jobs_are_taken_where_ids_are_and_dicts_where_values_are(tmp_path:
         await scheduler.pause()
         first = await scheduler.submit("work", scheduled_for=(datetime.now(UTC) + timedelta(days=1)).isoformat())
         second, third = await scheduler.submit_many(
-            [{"job_type": "work", "depends_on": [first]}, NewJob(job_type="work", depends_on=[first])]  # type: ignore[list-item]
+            [{"job_type": "work", "depends_on": [first]}, NewJob(job_type="work", depends_on=[first])]
         )
         group = await scheduler.submit_group([{"job_type": "work"}, NewJob(job_type="work")], name="two")
 
@@ -67,7 +175,7 @@ async def test_over_http_jobs_are_taken_where_ids_are_and_values_where_dicts_are
     with ServerThread(tmp_path) as server:
         async with AsyncClient(server.url) as client:
             first = await client.submit("echo", retry_policy=RetryPolicy(max_attempts=0), title=None)
-            (second,) = await client.submit_many([NewJob(job_type="echo", depends_on=[first], priority=4)])  # type: ignore[list-item]
+            (second,) = await client.submit_many([NewJob(job_type="echo", depends_on=[first], priority=4)])
             group = await client.submit_group([NewJob(job_type="echo"), {"job_type": "echo"}])
             ended = await client.wait(second, timeout=30)
 
@@ -120,7 +228,7 @@ async def test_a_wrong_argument_gets_a_sentence(tmp_path: Path, wrong: Any, sent
 def test_mypy_refuses_misspelt_options(tmp_path: Path) -> None:
     program = tmp_path / "misspelt.py"
     program.write_text(
-        "from nextslot import AsyncClient, Client, Scheduler\n"
+        "from nextslot import AsyncClient, Client, NewJob, Scheduler\n"
         "async def f(s: Scheduler, c: Client, a: AsyncClient) -> None:\n"
         "    await s.submit('x', priority=3)\n"
         "    await s.submit('x', priorty=3)\n"
@@ -130,6 +238,17 @@ def test_mypy_refuses_misspelt_options(tmp_path: Path) -> None:
         "    await s.templates.put('n', 'x', prams={})\n"
         "    await s.run_direct('x', detatch=True)\n"
         "    s.job_type('x', resorces=['gpu'])\n"
+        "    await s.offices.change('x', max_concurent_jobs=1)\n"
+        "    await s.offices.grant('x', queued=1)\n"
+        "    await s.webhooks.change('x', enabld=True)\n"
+        "    await s.failures.change('x', mutd=True)\n"
+        "    first = await s.submit('x')\n"
+        "    await s.submit_many([NewJob(job_type='x', depends_on=[first])])\n"
+        "    async for template in s.templates.list():\n"
+        "        print(template.name, (await s.templates.page(3)).items)\n"
+        "    for one in c.templates.list():\n"
+        "        print(one.name, c.templates.page(3).items)\n"
+        "    print((await s.retry('x')).job_id, c.retry('x').job_id, (await a.retry('x')).job_id)\n"
     )
 
     done = subprocess.run(
@@ -138,4 +257,4 @@ def test_mypy_refuses_misspelt_options(tmp_path: Path) -> None:
     )  # fmt: skip
 
     wrong = sorted({int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line})
-    assert wrong == [4, 5, 6, 7, 8, 9, 10], done.stdout
+    assert wrong == [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14], done.stdout

@@ -112,7 +112,7 @@ def test_a_key_can_be_added_before_any_server_runs(tmp_path: Path) -> None:
         async with offline_commands.keys(configuration(tmp_path)) as keys:
             await keys.create("ops", ["admin"])
             _, text_ = await keys.create("web", ["submit"], office_id="default")
-            assert [key.name for key in (await keys.list()).items] == ["web", "ops"]
+            assert [key.name for key in (await keys.page()).items] == ["web", "ops"]
             return text_
 
     text_ = asyncio.run(add())
@@ -134,7 +134,7 @@ async def test_a_key_for_an_office_that_is_not_there_is_refused(tmp_path: Path) 
         with pytest.raises(Invalid, match="office_id: there is no office 'nowhere'"):
             await keys.create("web", ["submit"], office_id="nowhere")
 
-        assert [key.name for key in (await keys.list()).items] == ["ops"]
+        assert [key.name for key in (await keys.page()).items] == ["ops"]
 
 
 @pytest.mark.real_time
@@ -143,7 +143,7 @@ async def test_a_key_can_be_taken_away_offline_and_both_are_audited(tmp_path: Pa
         await keys.create("ops", ["admin"])
         second, _ = await keys.create("old", ["read"])
         await keys.delete(second.key_id)
-        assert len((await keys.list()).items) == 1
+        assert len((await keys.page()).items) == 1
 
     rows = plain(tmp_path).execute("select actor, details from audit order by audit_id").fetchall()
     assert [actor for actor, _ in rows] == ["offline command"] * 3

@@ -386,7 +386,7 @@ async def test_spec_12_12_a_key_or_an_allowed_host_ends_private_addresses(tmp_pa
 
         await server.reload("[webhooks]\nallow_private = true")
         await server.scheduler.webhooks.create(HERE)
-        for webhook in (await server.scheduler.webhooks.list()).items:
+        for webhook in (await server.scheduler.webhooks.page()).items:
             await server.scheduler.webhooks.delete(webhook.webhook_id)
 
 
@@ -411,7 +411,7 @@ async def test_deliveries_go_by_the_new_settings_and_those_under_way_are_not_cut
         await asyncio.sleep(10)
 
         assert len(box.messages) == 2
-        assert (await server.scheduler.webhooks.deliveries(status="PENDING")).items == ()
+        assert (await server.scheduler.webhooks.deliveries_page(status="PENDING")).items == ()
 
 
 async def test_what_sent_by_the_old_settings_is_closed_when_its_last_message_has_been_answered(tmp_path: Path) -> None:
@@ -435,7 +435,7 @@ async def test_what_sent_by_the_old_settings_is_closed_when_its_last_message_has
         (sent, began), (closed, ended) = told
         assert (sent, closed) == ("sent", "closed")
         assert ended - began == pytest.approx(20)
-        assert (await server.scheduler.webhooks.deliveries(status="PENDING")).items == ()
+        assert (await server.scheduler.webhooks.deliveries_page(status="PENDING")).items == ()
 
 
 async def test_an_offices_webhook_from_the_file_is_told_at_once(tmp_path: Path) -> None:
@@ -547,3 +547,48 @@ async def test_a_changed_command_is_used_by_the_next_job(tmp_path: Path) -> None
             assert ended.run is not None
             assert ended.run.log_path is not None
             assert (tmp_path / ended.run.log_path).read_text() == f"{word}\n"
+
+
+DECLARED = """
+[job_types.tidy]
+command = ["true"]
+[templates.tidy]
+job_type = "tidy"
+description = "Tidies"
+[schedules.nightly]
+template = "tidy"
+cron_expression = "0 2 * * *"
+"""
+
+
+async def test_a_reload_that_the_store_refuses_changes_no_template(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, DECLARED) as server:
+        changed = DECLARED.replace("Tidies", "Cleans").replace('"0 2 * * *"', '"0 2 * * *"\noffice_id = "nowhere"')
+
+        with pytest.raises(Invalid, match="nowhere"):
+            await server.reload(changed)
+
+        (template,) = (await server.scheduler.templates.page()).items
+        assert template.description == "Tidies (declared in the configuration)"
+
+
+async def test_a_reload_makes_an_office_and_a_template_in_it_together(tmp_path: Path) -> None:
+    async with reloadable_server(tmp_path, DECLARED) as server:
+        await server.reload(
+            DECLARED.replace('job_type = "tidy"', 'job_type = "tidy"\noffice_id = "paris"').replace(
+                'template = "tidy"', 'template = "tidy"\noffice_id = "paris"'
+            )
+            + "[offices.paris]\nmax_concurrent_jobs = 2\n"
+        )
+
+        offices = {one.office_id for one in (await server.scheduler.templates.page()).items}
+        assert offices == {"default", "paris"}
+
+
+async def test_a_reload_reports_a_schedule_that_is_not_declared_any_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reloadable_server(tmp_path, DECLARED) as server:
+        await server.reload(DECLARED.partition("[schedules")[0])
+
+    assert "the schedule 'nightly' (0 2 * * *) is not declared any more and goes on" in caplog.text

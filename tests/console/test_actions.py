@@ -413,7 +413,7 @@ def test_a_schedule_is_made_with_a_preview_changed_triggered_and_deleted(
     console.button("Trigger now").click()
 
     expect(console.find("h1 ~ .status")).to_have_text("completed")
-    schedule = server.run(server.server.scheduler.schedules.list()).items[0]
+    schedule = server.run(server.server.scheduler.schedules.page()).items[0]
     assert (schedule.cron_expression, schedule.timezone) == ("30 17 * * *", "Europe/London")
 
 

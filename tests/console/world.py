@@ -67,7 +67,7 @@ async def furnish(server: ServerThread) -> dict[str, str]:
     await scheduler.offices.create("studio", name=HOSTILE)
     webhook, _ = await scheduler.webhooks.create("http://127.0.0.1:9/%3Cscript%3E?q={{7*7}}")
     await scheduler.webhooks.test(webhook.webhook_id)
-    schedule = (await scheduler.schedules.list()).items[0]
+    schedule = (await scheduler.schedules.page()).items[0]
     direct = asyncio.create_task(_call(scheduler))
     async for event in scheduler.events():
         if event.type == "reservation_made":

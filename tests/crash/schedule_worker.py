@@ -64,7 +64,7 @@ async def main(directory: Path, count: int) -> None:
     async def nothing(run: RunContext) -> None: ...
 
     await scheduler.start()
-    if not (await scheduler.templates.list()).items:
+    if not (await scheduler.templates.page()).items:
         await scheduler.pause()
         await make(scheduler, count)
     with (directory / "ready").open("a") as ready:

@@ -34,7 +34,7 @@ async def main(directory: Path, jobs: int, port: int, life: int) -> None:
 async def is_busy(scheduler: Scheduler) -> bool:
     if await scheduler.queue(limit=1) or await scheduler.running():
         return True
-    return bool((await scheduler.webhooks.deliveries(status="PENDING", limit=1)).items)
+    return bool((await scheduler.webhooks.deliveries_page(status="PENDING", limit=1)).items)
 
 
 if __name__ == "__main__":

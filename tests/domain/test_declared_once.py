@@ -57,7 +57,7 @@ STILL_WRITTEN = {
     ("Attempt", "store/statements/deliveries.sql"), ("Reservation", "store/statements/direct.sql"),
 }  # fmt: skip
 # Made by a script; the test below compares it.
-MADE = {(kind, "client/keyword_arguments.py") for kind in ("Job", "NewJob", "Template")}
+MADE = {(kind, "client/keyword_arguments.py") for kind in ("Job", "NewJob", "Office", "Template")}
 # So many fields that are declared one after the other, in their order and with little between them, are a list of them.
 IN_A_ROW = 6
 

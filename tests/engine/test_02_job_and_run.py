@@ -250,7 +250,7 @@ async def test_a_run_has_the_template_of_its_job_and_a_retry_by_hand_template_an
         failed = await scheduler.wait(job.job_id)
         assert failed.run is not None
 
-        retried = (await scheduler.retry(failed.run.run_id)).job
+        retried = await scheduler.retry(failed.run.run_id)
 
         assert failed.run.template_id == template.template_id
         assert (retried.template_id, retried.job_type, retried.params) == (job.template_id, job.job_type, job.params)

@@ -266,7 +266,7 @@ async def test_a_manual_retry_is_possible_after_the_limit(tmp_path: Path) -> Non
         failed = await scheduler.wait(job.job_id)
         assert failed.run is not None
 
-        retried = await scheduler.retry(failed.run.run_id, priority=7)
+        retried = await scheduler.accept_retry(failed.run.run_id, priority=7)
         ended = await scheduler.wait(job.job_id)
 
         assert (retried.is_new, retried.job.retry_of, retried.job.priority) == (True, failed.job.job_id, 7)
@@ -292,7 +292,7 @@ async def test_a_manual_retry_of_an_early_run_is_appended_to_the_end_of_the_chai
         job = await scheduler.submit("fail", {"times": 4})
         last = (await scheduler.wait(job.job_id)).job
 
-        retried = await scheduler.retry(await run_id_of(scheduler, job))
+        retried = await scheduler.accept_retry(await run_id_of(scheduler, job))
 
         assert retried.job.retry_of == last.job_id
 
@@ -303,7 +303,7 @@ async def test_a_manual_retry_brings_a_waiting_retry_forward(tmp_path: Path) -> 
         await asyncio.sleep(4)
         waiting = (await scheduler.chain(job.job_id))[1]
 
-        retried = await scheduler.retry(await run_id_of(scheduler, job), priority=9)
+        retried = await scheduler.accept_retry(await run_id_of(scheduler, job), priority=9)
         await testing.settled()
 
         assert (retried.is_new, retried.job.job_id, retried.job.priority) == (False, waiting.job_id, 9)
@@ -318,7 +318,7 @@ async def test_a_manual_retry_of_a_chain_that_is_queued_changes_at_most_its_prio
         await scheduler.pause()
         await asyncio.sleep(20)
 
-        retried = await scheduler.retry(await run_id_of(scheduler, job))
+        retried = await scheduler.accept_retry(await run_id_of(scheduler, job))
 
         assert (retried.is_new, retried.job.status) == (False, "QUEUED")
         assert len(await scheduler.chain(job.job_id)) == 2
@@ -348,7 +348,7 @@ async def test_a_manual_retry_after_a_cancel_is_appended(tmp_path: Path) -> None
         waiting = (await scheduler.chain(job.job_id))[1]
         await scheduler.cancel(waiting.job_id)
 
-        retried = await scheduler.retry(await run_id_of(scheduler, job))
+        retried = await scheduler.accept_retry(await run_id_of(scheduler, job))
         ended = await scheduler.wait(job.job_id)
 
         assert (retried.is_new, retried.job.retry_of) == (True, waiting.job_id)
@@ -397,7 +397,7 @@ async def test_two_manual_retries_at_once_make_one_job(tmp_path: Path) -> None:
         run_id = await run_id_of(scheduler, job)
         await scheduler.pause()
 
-        one, other = await asyncio.gather(scheduler.retry(run_id), scheduler.retry(run_id))
+        one, other = await asyncio.gather(scheduler.accept_retry(run_id), scheduler.accept_retry(run_id))
 
         assert one.job.job_id == other.job.job_id
         assert (one.is_new, other.is_new) == (True, False)

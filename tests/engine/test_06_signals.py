@@ -39,7 +39,7 @@ async def test_a_job_waits_for_its_signal_and_the_handler_gets_the_payload(tmp_p
         assert "waits for the signal 'deploy' (May it go live?)" in why.reasons[0].text
         assert why.expected.expected_start is None
 
-        sent = await named(scheduler, "ada").signal(job.job_id, "deploy", {"version": 7})
+        sent = await named(scheduler, "ada").accept_signal(job.job_id, "deploy", {"version": 7})
         await scheduler.wait(job.job_id)
 
         assert sent.is_new
@@ -66,7 +66,7 @@ async def test_an_answer_that_comes_before_the_job_waits_is_kept(tmp_path: Path)
         first = await scheduler.submit("work", {"seconds": 100})
         job = await scheduler.submit("work", depends_on=[first.job_id], await_signal=ASK)
 
-        sent = await scheduler.signal(job.job_id, "deploy")
+        sent = await scheduler.accept_signal(job.job_id, "deploy")
         await asyncio.sleep(50)
         assert await states(scheduler, job) == ["WAITING"]
         await scheduler.wait(job.job_id)
@@ -140,10 +140,10 @@ async def test_without_an_answer_in_time_the_default_answers(
 async def test_the_same_answer_again_is_the_same_and_another_one_is_refused(tmp_path: Path) -> None:
     async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", await_signal=ASK)
-        first = await scheduler.signal(job.job_id, "deploy", {"n": 1}, signal_id="one")
+        first = await scheduler.accept_signal(job.job_id, "deploy", {"n": 1}, signal_id="one")
 
-        again = await scheduler.signal(job.job_id, "deploy", {"n": 1})
-        by_id = await scheduler.signal(job.job_id, "deploy", {"n": 2}, signal_id="one")
+        again = await scheduler.accept_signal(job.job_id, "deploy", {"n": 1})
+        by_id = await scheduler.accept_signal(job.job_id, "deploy", {"n": 2}, signal_id="one")
         with pytest.raises(Conflict, match="was answered with another payload by python"):
             await scheduler.signal(job.job_id, "deploy", {"n": 2})
         with pytest.raises(Conflict, match="was answered with 'approve' by python"):
@@ -160,7 +160,7 @@ async def test_two_answers_at_once_store_one(tmp_path: Path) -> None:
 
         async def send(answer: str) -> str:
             try:
-                return (await scheduler.signal(job.job_id, "deploy", answer=answer)).signal.answer.value
+                return (await scheduler.accept_signal(job.job_id, "deploy", answer=answer)).signal.answer.value
             except Conflict:
                 return "refused"
 
@@ -326,8 +326,8 @@ async def test_an_answer_after_the_deadline_is_late_even_if_the_timer_has_not_co
 
         with pytest.raises(Conflict, match="was answered with 'reject' by deadline"):
             await scheduler.signal(late.job_id, "deploy", answer="approve")
-        assert await scheduler.signals(late.job_id) == []
-        agreed = await scheduler.signal(late.job_id, "deploy", answer="reject")
+        assert await scheduler.signals(late.job_id) == ()
+        agreed = await scheduler.accept_signal(late.job_id, "deploy", answer="reject")
 
         assert (agreed.is_new, agreed.signal.sent_by) == (False, "deadline")
         assert await states(scheduler, late) == ["CANCELLED"]
@@ -342,7 +342,7 @@ async def test_a_retry_of_a_job_that_nobody_approved_asks_again(tmp_path: Path) 
         run = await scheduler.run_of(job.job_id)
         assert run is not None
 
-        again = (await scheduler.retry(run.run_id)).job
+        again = await scheduler.retry(run.run_id)
         await asyncio.sleep(10)
         assert await states(scheduler, job, again) == ["FAILED", "WAITING"]
         await scheduler.signal(job.job_id, "deploy")
@@ -362,7 +362,7 @@ async def test_a_session_that_was_cancelled_while_it_waited_waits_again_after_a_
         await asyncio.sleep(20)
         await scheduler.cancel((await scheduler.chain(job.job_id))[-1].job_id)
 
-        again = (await scheduler.retry(run.run_id)).job
+        again = await scheduler.retry(run.run_id)
 
         assert await states(scheduler, again) == ["WAITING"]
         assert again.awaiting is not None
@@ -402,10 +402,10 @@ async def test_the_first_answer_sent_again_late_does_not_answer_the_next_wait(tm
 
         job = await scheduler.submit("asks twice")
         await asyncio.sleep(1)
-        first = await scheduler.signal(job.job_id, "go", 1, signal_id="one")
+        first = await scheduler.accept_signal(job.job_id, "go", 1, signal_id="one")
         await asyncio.sleep(1)
 
-        again = await scheduler.signal(job.job_id, "go", 1, signal_id="one")
+        again = await scheduler.accept_signal(job.job_id, "go", 1, signal_id="one")
         assert (again.is_new, again.signal) == (False, first.signal)
         assert (await scheduler.chain(job.job_id))[-1].status == "WAITING"
         scheduler._clock.jump(-3600)  # type: ignore[attr-defined]
@@ -431,7 +431,7 @@ async def test_a_chain_keeps_so_many_answers_and_parks_so_often(
             await scheduler.signal(running.job_id, f"name {number}")
         with pytest.raises(Conflict, match="keeps 100 answers that it has not waited for"):
             await scheduler.signal(running.job_id, "one more")
-        assert not (await scheduler.signal(running.job_id, "name 0")).is_new
+        assert not (await scheduler.accept_signal(running.job_id, "name 0")).is_new
         await scheduler.cancel(running.job_id, interrupt=True)
         looping = await scheduler.submit("for ever")
         ended = await scheduler.wait(looping.job_id)

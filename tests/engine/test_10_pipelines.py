@@ -112,7 +112,7 @@ async def test_a_wrong_job_of_a_template_is_named_and_nothing_is_stored(
 
         assert refused.value.problems[0].field == field
         assert sentence in refused.value.problems[0].problem
-        assert (await scheduler.templates.list()).items == ()
+        assert (await scheduler.templates.page()).items == ()
 
 
 async def test_every_wrong_job_of_a_template_is_named_at_once(tmp_path: Path) -> None:

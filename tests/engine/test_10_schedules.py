@@ -36,7 +36,7 @@ def at(text: str) -> Instant:
 
 async def new_schedule(scheduler: Scheduler, cron: str = "* * * * *", job: Any = None, **fields: Any) -> Schedule:
     """Creates a schedule with a template of its own."""
-    place = len((await scheduler.templates.list(limit=500)).items)
+    place = len((await scheduler.templates.page(limit=500)).items)
     name = f"template of {cron} {place}"
     office = {"office_id": fields["office_id"]} if fields.get("office_id") in ("research", "closing") else {}
     template = await scheduler.templates.create(
@@ -57,7 +57,7 @@ async def ledger(scheduler: Scheduler, schedule: Schedule) -> list[Occurrence]:
     found: list[Occurrence] = []
     cursor: str | None = None
     while True:
-        page = await scheduler.schedules.occurrences(schedule.schedule_id, cursor, limit=500)
+        page = await scheduler.schedules.occurrences_page(schedule.schedule_id, 500, cursor)
         found += page.items
         cursor = page.next_cursor
         if cursor is None:
@@ -265,7 +265,7 @@ async def test_a_wrong_field_is_named_and_nothing_is_stored(
         [problem] = refused.value.problems
         assert problem.field.partition(".")[0] == field
         assert reason in problem.problem
-        assert (await scheduler.schedules.list()).items == ()
+        assert (await scheduler.schedules.page()).items == ()
 
 
 async def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
@@ -684,7 +684,7 @@ async def test_a_deleted_schedule_fires_no_more_and_its_ledger_stays(tmp_path: P
         await passes(3 * HOUR)
 
         assert await told(scheduler, schedule) == ["08:00 fired"]
-        assert (await scheduler.schedules.list()).items == ()
+        assert (await scheduler.schedules.page()).items == ()
         assert deleted.deleted_at is not None
         assert await fresh(scheduler, schedule) == deleted
         for use in (scheduler.schedules.trigger, scheduler.schedules.delete, scheduler.schedules.change):
@@ -835,7 +835,7 @@ def test_a_schedule_whose_zone_has_gone_is_disabled_and_holds_up_no_other(tmp_pa
 
     async def after(scheduler: Scheduler, schedule: Schedule) -> None:
         assert await told(scheduler, schedule) == ["08:00 fired"]
-        [lost] = [one for one in (await scheduler.schedules.list()).items if one.name == "lost"]
+        [lost] = [one for one in (await scheduler.schedules.page()).items if one.name == "lost"]
         assert (lost.enabled, lost.next_trigger_at) == (False, None)
 
     with_downtime(tmp_path, before, 1.5 * HOUR, after)
@@ -910,12 +910,12 @@ async def test_schedules_are_listed_by_pages_the_newest_first(tmp_path: Path) ->
         await scheduler.offices.create("research")
         made = [await new_schedule(scheduler, name=str(n), office_id=("default", "research")[n % 2]) for n in range(5)]
 
-        first = await scheduler.schedules.list(limit=3)
-        rest = await scheduler.schedules.list(first.next_cursor, limit=3)
+        first = await scheduler.schedules.page(limit=3)
+        rest = await scheduler.schedules.page(cursor=first.next_cursor, limit=3)
 
         assert [one.name for one in (*first.items, *rest.items)] == ["4", "3", "2", "1", "0"]
-        assert [one.name for one in (await scheduler.schedules.list(office_id="research")).items] == ["3", "1"]
-        of_one = await scheduler.schedules.list(template_id=made[2].template_id)
+        assert [one.name for one in (await scheduler.schedules.page(office_id="research")).items] == ["3", "1"]
+        of_one = await scheduler.schedules.page(template_id=made[2].template_id)
         assert [one.name for one in of_one.items] == ["2"]
 
 
@@ -924,16 +924,16 @@ async def test_the_ledger_is_listed_by_pages_the_newest_first(tmp_path: Path) ->
         schedule = await new_schedule(scheduler)
         await passes(5 * MINUTE)
 
-        first = await scheduler.schedules.occurrences(schedule.schedule_id, limit=3)
-        rest = await scheduler.schedules.occurrences(schedule.schedule_id, first.next_cursor, limit=3)
+        first = await scheduler.schedules.occurrences_page(schedule.schedule_id, limit=3)
+        rest = await scheduler.schedules.occurrences_page(schedule.schedule_id, 3, first.next_cursor)
 
         shown = [one.to_dict()["instant"][11:16] for one in (*first.items, *rest.items)]
         assert shown == ["07:05", "07:04", "07:03", "07:02", "07:01"]
         assert rest.next_cursor is None
         with pytest.raises(Invalid, match="cursor"):
-            await scheduler.schedules.occurrences(schedule.schedule_id, "soon")
+            await scheduler.schedules.occurrences_page(schedule.schedule_id, cursor="soon")
         with pytest.raises(NotFound):
-            await scheduler.schedules.occurrences("nobody")
+            await scheduler.schedules.occurrences_page("nobody")
 
 
 async def test_a_schedule_is_shown_with_its_cron_in_words(tmp_path: Path) -> None:
@@ -1062,7 +1062,7 @@ async def test_of_two_who_put_one_name_at_once_the_second_changes_what_the_first
         both = await asyncio.gather(*(scheduler.schedules.put("nightly", **asked) for _ in range(2)))
 
         assert sorted(is_new for _, is_new in both) == [False, True]
-        assert len((await scheduler.schedules.list()).items) == 1
+        assert len((await scheduler.schedules.page()).items) == 1
 
 
 async def test_a_full_queue_skips_the_occurrences_of_its_office_and_no_others(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ async def test_a_wrong_field_is_named_and_nothing_is_stored(tmp_path: Path, fiel
             await new_template(scheduler, **{field: value})
 
         assert {problem.field.partition(".")[0] for problem in refused.value.problems} == {field}
-        assert (await scheduler.templates.list()).items == ()
+        assert (await scheduler.templates.page()).items == ()
 
 
 async def test_what_is_missing_is_named(tmp_path: Path) -> None:
@@ -151,13 +151,13 @@ async def test_templates_are_listed_by_pages_the_newest_first(tmp_path: Path) ->
         made = [await new_template(scheduler, name=f"number {number}") for number in range(5)]
         await scheduler.templates.archive(made[3].template_id)
 
-        first = await scheduler.templates.list(limit=2)
-        rest = await scheduler.templates.list(first.next_cursor, limit=2)
+        first = await scheduler.templates.page(limit=2)
+        rest = await scheduler.templates.page(cursor=first.next_cursor, limit=2)
 
         assert [one.name for one in (*first.items, *rest.items)] == ["number 4", "number 2", "number 1", "number 0"]
         assert rest.next_cursor is None
         with pytest.raises(Invalid, match="limit"):
-            await scheduler.templates.list(limit=0)
+            await scheduler.templates.page(limit=0)
 
 
 # Jobs from them.

@@ -109,7 +109,7 @@ async def test_a_subscription_may_tell_a_chat_too(tmp_path: Path, chat: str) -> 
         tested, done = read(box, chat)
         assert "webhook.test" in tested
         assert "the job completed" in done
-        assert {one.webhook_id for one in (await scheduler.webhooks.deliveries()).items} == {made.webhook_id}
+        assert {one.webhook_id for one in (await scheduler.webhooks.deliveries_page()).items} == {made.webhook_id}
 
 
 async def test_the_format_of_a_subscription_is_checked_and_can_be_changed(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ async def test_no_answer_shows_the_part_of_a_chats_url_that_lets_others_write_th
         await scheduler.wait(job.job_id)
         await settled()
         listed = await scheduler.lists.jobs_shown(JobFilter())
-        deliveries = (await scheduler.webhooks.deliveries()).items
+        deliveries = (await scheduler.webhooks.deliveries_page()).items
 
         shown = [one.to_dict() for one in (office, subscribed, one, several, job, *deliveries)]
         assert len(deliveries) == 3

@@ -49,7 +49,7 @@ def box() -> Timed:
 
 
 async def delivered(scheduler: Scheduler, **wanted: Any) -> list[Delivery]:
-    return list((await scheduler.webhooks.deliveries(limit=500, **wanted)).items)
+    return list((await scheduler.webhooks.deliveries_page(limit=500, **wanted)).items)
 
 
 async def tell(scheduler: Scheduler, box: Timed, url: str = HOOK, count: int = 1) -> None:

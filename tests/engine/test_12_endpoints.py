@@ -49,7 +49,7 @@ async def attempted(scheduler: Scheduler, attempts: int = 1) -> Delivery:
     """Waits until the only delivery has been tried this often, and returns it."""
     async with asyncio.timeout(20):
         while True:
-            found = (await scheduler.webhooks.deliveries()).items
+            found = (await scheduler.webhooks.deliveries_page()).items
             if found and len(found[0].attempts) >= attempts:
                 return found[0]
             await asyncio.sleep(0.01)
@@ -370,8 +370,8 @@ async def test_a_thousand_deliveries_with_one_dead_endpoint_among_ten_do_not_wai
 
         # The dead one was first in line, and not one attempt at it has ended yet.
         assert 0 < dead.connections <= 2
-        failed = (await scheduler.webhooks.deliveries(status="FAILED")).items
-        tried = [one for one in (await scheduler.webhooks.deliveries(status="PENDING")).items if one.attempts]
+        failed = (await scheduler.webhooks.deliveries_page(status="FAILED")).items
+        tried = [one for one in (await scheduler.webhooks.deliveries_page(status="PENDING")).items if one.attempts]
         assert (failed, [one for one in tried if one.url == dead.url]) == ((), [])
         for receiver in receivers:
             ids = [request.headers["webhook-id"] for request in receiver.requests]

@@ -70,7 +70,7 @@ async def test_DEC_009_the_end_of_a_run_is_told_in_the_words_of_the_api(
 
         (message,) = box.messages
         content = verified(message, scheduler.webhooks.secret())
-        (delivery,) = (await scheduler.webhooks.deliveries()).items
+        (delivery,) = (await scheduler.webhooks.deliveries_page()).items
         assert content["event"] == event
         assert content["delivery_id"] == message.headers["webhook-id"] == delivery.delivery_id
         assert content["timestamp"] == str(ended.job.finished_at)
@@ -317,8 +317,8 @@ async def test_a_secret_is_shown_once_and_is_in_no_representation_audit_or_log(
         await ann.webhooks.test(webhook.webhook_id)
         await testing.settled()
 
-        shown = [one.to_dict() for one in (await scheduler.webhooks.list()).items]
-        shown += [one.to_dict() for one in (await scheduler.webhooks.deliveries()).items]
+        shown = [one.to_dict() for one in (await scheduler.webhooks.page()).items]
+        shown += [one.to_dict() for one in (await scheduler.webhooks.deliveries_page()).items]
         audit = (await scheduler.lists.audit()).items
         assert webhook.created_by == "ann"
         assert len(audit) == 3
@@ -398,7 +398,7 @@ async def test_a_wrong_subscription_is_refused_with_the_name_of_the_field(
             await scheduler.webhooks.create(**wanted)
 
         assert [problem.field for problem in refused.value.problems] == [field]
-        assert (await scheduler.webhooks.list()).items == ()
+        assert (await scheduler.webhooks.page()).items == ()
 
 
 @pytest.mark.parametrize(
@@ -493,7 +493,7 @@ async def test_what_waits_for_a_subscription_that_ends_is_given_up_and_kept(
             await scheduler.webhooks.change(webhook.webhook_id, enabled=False)
         await asyncio.sleep(3600)
 
-        (delivery,) = (await scheduler.webhooks.deliveries(webhook_id=webhook.webhook_id)).items
+        (delivery,) = (await scheduler.webhooks.deliveries_page(webhook_id=webhook.webhook_id)).items
         assert (delivery.status, len(delivery.attempts), len(box.messages)) == ("FAILED", 1, 1)
         assert "subscription was" in (delivery.reason or "")
 
@@ -519,12 +519,12 @@ async def test_lists_go_page_by_page_the_newest_first(tmp_path: Path, box: Mailb
         made = [(await scheduler.webhooks.create(f"{HOOK}/{n}"))[0] for n in range(5)]
         await run_to_its_end(scheduler, "work")
 
-        first = await scheduler.webhooks.list(limit=3)
-        second = await scheduler.webhooks.list(first.next_cursor, limit=3)
+        first = await scheduler.webhooks.page(limit=3)
+        second = await scheduler.webhooks.page(cursor=first.next_cursor, limit=3)
         assert [*first.items, *second.items] == made[::-1]
         assert second.next_cursor is None
-        sent = await scheduler.webhooks.deliveries(limit=3)
-        rest = await scheduler.webhooks.deliveries(cursor=sent.next_cursor, limit=3)
+        sent = await scheduler.webhooks.deliveries_page(limit=3)
+        rest = await scheduler.webhooks.deliveries_page(cursor=sent.next_cursor, limit=3)
         ids = [one.delivery_id for one in (*sent.items, *rest.items)]
         assert ids == sorted(ids, reverse=True)
         assert len(ids) == 5
@@ -538,7 +538,7 @@ async def test_deliveries_are_found_by_job_subscription_event_and_status(tmp_pat
         second = await run_to_its_end(scheduler, "skip")
 
         async def found(**wanted: Any) -> set[tuple[str | None, str]]:
-            page = await scheduler.webhooks.deliveries(**wanted)
+            page = await scheduler.webhooks.deliveries_page(**wanted)
             return {(one.job_id, one.url) for one in page.items}
 
         one, two = first.job.job_id, second.job.job_id

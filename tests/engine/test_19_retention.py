@@ -59,7 +59,7 @@ async def test_what_ended_long_ago_goes_with_its_run_events_and_messages_and_the
 
         assert (purged.jobs, purged.deliveries) == (1, 0)
         assert [await exists(scheduler, job.job_id) for job in (old, new)] == [False, True]
-        assert list((await scheduler.webhooks.deliveries()).items) == []
+        assert list((await scheduler.webhooks.deliveries_page()).items) == []
         assert {event.job_id for event in await history(scheduler)} == {new.job_id}
         assert await scheduler._access.read(doctor.examine) == []
 
@@ -121,7 +121,7 @@ async def test_a_job_stays_until_its_last_message_has_been_sent(tmp_path: Path) 
     async with running_scheduler(tmp_path, sender=Silence()) as scheduler:
         job = await scheduler.submit("work", webhook={"url": HOOK})
         await asyncio.sleep(2.5 * DAY)
-        pending = (await scheduler.webhooks.deliveries()).items[0].status
+        pending = (await scheduler.webhooks.deliveries_page()).items[0].status
         purged = await purge(scheduler)
 
         assert (pending, purged.jobs) == ("PENDING", 0)

@@ -145,9 +145,12 @@ async def test_a_schedule_that_is_made_while_the_timer_looks_at_what_is_due(tmp_
 
         between.after("write", "TimeoutManager.do_due", make)
         await asyncio.sleep(130)
-        [schedule] = (await scheduler.schedules.list()).items
+        [schedule] = (await scheduler.schedules.page()).items
 
-        assert (len((await scheduler.schedules.occurrences(schedule.schedule_id)).items), between.happened) == (2, 1)
+        assert (len((await scheduler.schedules.occurrences_page(schedule.schedule_id)).items), between.happened) == (
+            2,
+            1,
+        )
 
 
 async def test_a_caller_whose_turn_comes_while_its_place_is_read(tmp_path: Path) -> None:

@@ -77,6 +77,27 @@ def test_a_parameter_that_does_not_fit_is_refused_with_a_sentence(changed: dict[
     assert str(problem).startswith(sentence)
 
 
+@pytest.mark.parametrize("isolate", [False, True])
+async def test_a_constraint_may_be_written_as_the_default(tmp_path: Path, isolate: bool) -> None:
+    async with new_scheduler(tmp_path) as scheduler:
+        scheduler.job_types.add("fields", typed_handlers.fields, isolate=isolate)
+        ended = await scheduler.wait((await scheduler.submit("fields", {"count": 3})).job_id)
+        with pytest.raises(Invalid, match=r"params.count is 0; it must be greater than 0"):
+            await scheduler.submit("fields", {"count": 0})
+        with pytest.raises(Invalid, match="count"):
+            await scheduler.submit("fields", {})
+
+    assert (ended.error, ended.result) == (None, [3, 2, []])
+
+
+def test_only_run_and_its_underscored_names_get_the_run() -> None:
+    def quietly(_quiet: bool = True) -> None: ...
+
+    signature = signature_of(quietly)
+
+    assert (signature.takes_run, list(signature.schema["properties"])) == (False, ["_quiet"])
+
+
 def test_a_template_may_leave_parameters_out_but_not_give_wrong_ones() -> None:
     job_type = JobTypes().register("pack", typed_handlers.pack)
 

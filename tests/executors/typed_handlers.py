@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -40,3 +40,12 @@ def pack(
 async def total(count: Annotated[int, Field(gt=0)], price: float = 2.0) -> Order:
     """Takes no run."""
     return Order(item=f"{price * count:g}", count=count)
+
+
+def fields(
+    count: int = Field(gt=0),
+    copies: int = Field(2, lt=9),
+    pages: list[int] = Field(default_factory=list),  # noqa: B008
+) -> Any:
+    """Has its constraints where FastAPI has them."""
+    return [count, copies, pages]

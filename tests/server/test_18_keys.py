@@ -135,7 +135,7 @@ async def test_no_template_or_schedule_makes_jobs_of_types_that_a_key_or_its_off
 
         assert refused == [403] * len(ways)
         assert allowed.status_code == 201
-        assert [one.name for one in (await server.scheduler.schedules.list()).items] == ["off"]
+        assert [one.name for one in (await server.scheduler.schedules.page()).items] == ["off"]
 
 
 async def test_the_last_use_of_a_key_is_stored_and_not_with_every_request(tmp_path: Path) -> None:

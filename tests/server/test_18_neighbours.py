@@ -166,7 +166,9 @@ async def test_a_delivery_to_a_subscription_for_all_offices_is_shown_to_no_offic
         await keys["a"].post("/api/webhooks", json={"url": "http://127.0.0.1:9/own"})
         job = (await keys["a"].post("/api/jobs", json={"job_type": "echo"})).json()["job_id"]
         await server.scheduler.wait(job)
-        of_all = (await server.scheduler.webhooks.deliveries(webhook_id=everybodys.webhook_id)).items[0].delivery_id
+        of_all = (
+            (await server.scheduler.webhooks.deliveries_page(webhook_id=everybodys.webhook_id)).items[0].delivery_id
+        )
 
         (seen, shown) = [(await keys[who].get(f"/api/webhook-deliveries?job_id={job}")).json()["items"] for who in
                          ("admin", "a")]  # fmt: skip
@@ -210,7 +212,7 @@ async def _attempted(server: Server, job_id: str) -> None:
     """Returns once the webhook of the job was tried."""
     async with asyncio.timeout(20):
         while True:
-            found = (await server.scheduler.webhooks.deliveries(job_id=job_id)).items
+            found = (await server.scheduler.webhooks.deliveries_page(job_id=job_id)).items
             if found and found[0].attempts:
                 return
             await asyncio.sleep(0.01)

@@ -210,7 +210,7 @@ async def test_spec_4_18_a_key_of_one_office_names_only_resources_that_somebody_
             "of gpu, printer, remote, scanner, or ask an admin to grant the office own_resources"
         )
         assert len((await server.scheduler.lists.jobs()).items) == before
-        assert (await server.scheduler.templates.list(office_id="a")).items == ()
+        assert (await server.scheduler.templates.page(office_id="a")).items == ()
 
 
 async def test_spec_4_18_an_office_that_was_granted_it_names_its_own_resources(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ async def test_a_preview_of_a_link_answers_nothing(tmp_path: Path, method: str) 
 
         assert {one.status_code for one in shown} == {200 if method in ("GET", "HEAD") else 405}
         assert await status(server, job_id) == "WAITING"
-        assert await server.scheduler.signals(job_id) == []
+        assert await server.scheduler.signals(job_id) == ()
 
 
 async def test_a_link_shows_the_question_and_answers_once(tmp_path: Path) -> None:

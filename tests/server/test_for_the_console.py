@@ -55,7 +55,7 @@ async def test_a_preview_says_an_expression_in_words_and_its_next_occurrences_an
                 {"utc": "2026-07-10T15:30:00.000000Z", "local": "2026-07-10T17:30:00+02:00"},
             ],
         }
-        assert (await server.scheduler.schedules.list()).items == ()
+        assert (await server.scheduler.schedules.page()).items == ()
 
 
 async def test_a_preview_of_a_bad_expression_or_zone_says_which_and_why(tmp_path: Path) -> None:

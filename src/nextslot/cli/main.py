@@ -30,14 +30,15 @@ from .commands import (
 )
 from .session import before_the_command
 
-# The sections of the help and their commands; commands of extensions come last.
+# The sections of the help and their commands; other commands of extensions come last.
 SECTIONS = {
     "Jobs": ("submit", "run", "wait", "ls", "show", "why", "log", "cat", "cancel", "retry", "rerun", "move", "change",
-             "signal", "approve", "reject"),
-    "Watch": ("top", "status", "stats", "events", "audit", "types"),
+             "signal", "approve", "reject", "job"),
+    "Watch": ("top", "status", "stats", "failures", "events", "audit", "types"),
     "What comes when": ("queue", "schedule", "template", "group"),
-    "Settings": ("office", "webhook", "key", "quota", "node", "config"),
+    "Settings": ("office", "webhook", "key", "quota", "node", "engine", "config"),
     "The server and its data": ("serve", "doctor", "backup", "restore", "export", "import", "migrate", "purge"),
+    "This program": ("version", "completion"),
 }  # fmt: skip
 EXAMPLES = """Examples:
   nextslot serve                                   start a server in this directory

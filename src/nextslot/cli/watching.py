@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from . import output
+from . import arguments, output
 from .session import Session
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SUCCESS = ("COMPLETED", "SKIPPED")
 # After so long, the command says why it still waits.
 SILENT_SECONDS = 1.0
+# The reasons of `why` that hold a direct request too: a pause and the queue do not.
+DELAYS_DIRECT = {"limit_full", "rate_full", "resource_held", "quota_used_up", "never_fits", "device_busy", "no_node"}
 # The exit code by which shells report a program that Ctrl-C ended.
 INTERRUPTED = 130
 
@@ -77,10 +79,12 @@ def wait_for_group(session: Session, group: "GroupDetail") -> None:
     try:
         if not session.is_json:
             output.remark(f"submitted {group.group_id}")
+        reasons = Reasons(session.client)
         with Line().shown() as line:
             for place, job in enumerate(group.jobs, 1):
                 line.update(f"{job.title or job.job_type}, {place} of {len(group.jobs)}", place / len(group.jobs))
-                session.client.wait(job.job_id)
+                for found in session.client.watch(job.job_id):
+                    reasons.say(found)
     except KeyboardInterrupt:
         output.remark(f"\nthe group continues: `nextslot group show {group.group_id}` shows it")
         raise typer.Exit(INTERRUPTED) from None
@@ -115,6 +119,18 @@ class Reasons:
             # Ignores numbers, such as the jobs ahead, which change all the time.
             if (kind := re.sub(r"[0-9]+", "", reason.text)) not in self._said:
                 self._said.add(kind)
+                output.remark(output.clean(f"waiting: {reason.text}"))
+
+
+def _say_why(client: "Client", job_type: str, params: dict[str, Any], office_id: str | None) -> None:
+    """Prints what keeps a direct request waiting, in the words in which `why` explains a job of its type."""
+    from nextslot.errors import NextslotError
+
+    # A key may be allowed to run this directly, but not to ask; the request goes on without the explanation.
+    with contextlib.suppress(NextslotError):
+        found = client.dry_run(job_type, params, wait_seconds=0, **arguments.given(office_id=office_id))
+        for reason in found.reasons:
+            if reason.code in DELAYS_DIRECT:
                 output.remark(output.clean(f"waiting: {reason.text}"))
 
 
@@ -173,6 +189,7 @@ def run(session: Session, job_type: str, params: dict[str, Any], options: Any) -
                 output.remark(
                     f"waiting: {job_type} takes the next slot; {update.data.get('ahead', 0)} callers are ahead"
                 )
+                _say_why(session.client, job_type, params, options.get("office_id"))
             _show_update(line, job_type, update)
             ended = update.direct or ended
     assert ended is not None

@@ -110,6 +110,20 @@ class EventFilter(TypedDict, total=False):
     job_id: Values
 
 
+class OfficeOptions(TypedDict, total=False):
+    name: str
+    status: str
+    max_concurrent_jobs: int
+    role_limits: Mapping[str, int]
+    timeout_seconds: float | None
+    retry_policy: Json | RetryPolicy
+    cancel_mode: str
+    on_dependency_failure: str
+    webhook: Json | None
+    priority_aging_seconds: float | None
+    roles: Mapping[str, Json]
+
+
 class QuotaChanges(TypedDict, total=False):
     queued_jobs: int | None
     lanes: int | None

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Generic, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal
 
 from nextslot.errors import Invalid
 from nextslot.system.instant import Instant
@@ -15,6 +15,12 @@ from .failures import Decision, RetryPolicy
 from .runs import RunStatus
 from .signals import SignalSetting
 from .webhooks import WebhookSetting
+
+if TYPE_CHECKING:
+    # Callers may give jobs too; `services/arguments.py` makes ids of them.
+    JobIds = Sequence["AnyJob"]
+else:
+    JobIds = Sequence[str]
 
 DEFAULT_OFFICE = "default"
 
@@ -116,7 +122,7 @@ class NewJob(JobRequest[Instant]):
     key: Annotated[Text | None, Says("A name for `depends_on` of other jobs in the same request")] = None
     priority: Priority | None = None
     urgent: Annotated[bool, Says("The job starts before all others in its office")] = False
-    depends_on: Annotated[Sequence[str], Says("Jobs of the same office, or keys of the same request")] = ()
+    depends_on: Annotated[JobIds, Says("Jobs of the same office, or keys of the same request")] = ()
     on_dependency_failure: OnDependencyFailure | None = None
     resources: Annotated[Mapping[str, int] | Sequence[str] | None, Says("Added to the resources of the job type")] = (
         None

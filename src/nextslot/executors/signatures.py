@@ -6,10 +6,11 @@ checks and converts all others, such as a Pydantic model, a dataclass, a datetim
 
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -39,6 +40,8 @@ class Signature:
     takes_run: bool
     # Converts the parameters; None if JSON values need no conversion.
     adapter: "TypeAdapter[Any] | None" = None
+    # By parameter that was left out, what returns its default: only those that are written as `= Field(…)`.
+    defaults: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
 
     @property
     def is_plain(self) -> bool:
@@ -67,7 +70,7 @@ class Signature:
         if found := self.problems(params):
             raise Fail("; ".join(map(str, found)), "invalid")
         arguments: Mapping[str, Any] = self.adapter.validate_json(orjson.dumps(params), strict=True)
-        return arguments
+        return {**{name: make() for name, make in self.defaults.items() if name not in arguments}, **arguments}
 
     def to_json(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Returns Python arguments as JSON parameters."""
@@ -85,12 +88,14 @@ class Signature:
 
 def signature_of(handler: Handler) -> Signature:
     """Reads the signature of a handler. The first parameter gets the run if its name is `run` (or `_`, `_run`), if it
-    is positional only, or if its annotation is `RunContext`."""
+    is positional only, or if its annotation is `RunContext`. A default `Field(gt=0)` of Pydantic is a constraint, as in
+    `Annotated`, and only what it contains is a default."""
     hints = _hints(handler)
     parameters = list(inspect.signature(handler).parameters.values())
     takes_run = bool(parameters) and _is_run(parameters[0], hints.get(parameters[0].name))
     wanted: dict[str, Any] = {}
     required: list[str] = []
+    defaults: dict[str, Callable[[], Any]] = {}
     takes_any = False
     for parameter in parameters[1:] if takes_run else parameters:
         if parameter.kind in NOT_BY_NAME:
@@ -101,14 +106,18 @@ def signature_of(handler: Handler) -> Signature:
             takes_any = True
         else:
             wanted[parameter.name] = hints.get(parameter.name, Any)
-            if parameter.default is inspect.Parameter.empty:
+            if _is_field(parameter.default):
+                wanted[parameter.name] = typing.Annotated[wanted[parameter.name], parameter.default]
+            if _is_field(parameter.default) and not parameter.default.is_required():
+                defaults[parameter.name] = functools.partial(parameter.default.get_default, call_default_factory=True)
+            elif _is_field(parameter.default) or parameter.default is inspect.Parameter.empty:
                 required.append(parameter.name)
     properties = {name: _schema_of(hint) for name, hint in wanted.items()}
     if all(one is not None for one in properties.values()):
         schema = {"properties": properties, "required": required, "additionalProperties": takes_any}
         return Signature({"type": "object", **schema}, takes_run)
     adapter = _adapter(wanted, required, takes_any)
-    return Signature(_schema_from(adapter, required, takes_any), takes_run, adapter)
+    return Signature(_schema_from(adapter, required, takes_any), takes_run, adapter, defaults)
 
 
 def read_result(handler: Handler, result: Any) -> Any:
@@ -143,7 +152,13 @@ def _is_run(first: inspect.Parameter, hint: Any) -> bool:
     if first.kind in NOT_BY_NAME or (isinstance(hint, type) and issubclass(hint, RunContext)):
         return True
     is_positional = first.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return is_positional and (first.name == "run" or first.name.startswith("_"))
+    return is_positional and first.name in ("run", "_", "_run")
+
+
+def _is_field(default: Any) -> bool:
+    """Returns whether a default is a `Field(…)` of Pydantic, which a handler that has one has imported."""
+    pydantic_fields = sys.modules.get("pydantic.fields")
+    return pydantic_fields is not None and isinstance(default, pydantic_fields.FieldInfo)
 
 
 def _schema_of(hint: Any) -> dict[str, Any] | None:

@@ -32,6 +32,7 @@ from nextslot.executors.shared_run_files import WAIT_SECONDS, SharedRunFiles
 from nextslot.executors.threads import DaemonThreads, Threads
 from nextslot.extension_api import Extension, find
 from nextslot.services.unit_of_work import UnitOfWork
+from nextslot.store.contract import Tx
 from nextslot.store.open_store import data_directory, database_files, directories, is_shared, open_store
 from nextslot.system.clock import Clock, SharedClock, SystemClock
 from nextslot.system.disk_space import DiskLimits, DiskSpace
@@ -53,10 +54,13 @@ from .startup_and_shutdown import Lifespan
 
 log = logging.getLogger(__name__)
 
-FEWER = (
-    "Limits(running=%d) is the most of all offices together, but the office `default` runs %d at once: give "
-    "Scheduler(concurrency=%d)"
-)
+# By whether the limit comes from the configuration.
+FEWER = {
+    False: "Limits(running=%d) is the most of all offices together, but the office `default` runs %d at once: give "
+    "Scheduler(concurrency=%d)",
+    True: "[limits] running = %d is the most of all offices together, but together the offices run only %d at once: "
+    "set max_concurrent_jobs = %d of the office `default`, or of others",
+}
 
 
 class Scheduler(Lifespan):
@@ -195,9 +199,12 @@ class Scheduler(Lifespan):
             handle = function if isinstance(function, JobHandle) else self.job_type()(function)
             given: dict[str, Any] = {**options}
             name, params = given.pop("name", handle.name), given.pop("params", None)
+            office_id = handle.office_id
             if handle.name not in self.declare.templates:
-                self.declare.template(handle.name, handle.name)
-            self.declare.schedule(name, handle.name, cron_expression, param_overrides=params, **given)
+                self.declare.template(handle.name, handle.name, office_id=office_id, **handle.template_options())
+            self.declare.schedule(
+                name, handle.name, cron_expression, office_id=office_id, param_overrides=params, **given
+            )
             return handle
 
         return Decorator(declare)
@@ -205,13 +212,23 @@ class Scheduler(Lifespan):
     async def _prepare(self) -> None:
         if self._concurrency is not None:
             await self.offices.change(DEFAULT_OFFICE, max_concurrent_jobs=self._concurrency)
-        elif isinstance(self._limits, Limits) and self._limits.running > 1:
-            office = await self.offices.get(DEFAULT_OFFICE)
-            if office.max_concurrent_jobs < self._limits.running:
-                log.warning(FEWER, self._limits.running, office.max_concurrent_jobs, self._limits.running)
+        if any(one.templates or one.schedules for one in (self.declare, self.declared_in_configuration)):
+            await self._access.write(self._store_declared)
+        await report_surprises(self)
+
+    def _store_declared(self, tx: Tx) -> None:
         for one in (self.declare, self.declared_in_configuration):
-            await one.put(self)
-        await report_left(self, self.declare, self.declared_in_configuration)
+            one.store(tx, self)
+
+    async def _report_limit(self) -> None:
+        limits = self._runtime.lanes.policy
+        if self._concurrency is not None or not isinstance(limits, Limits) or limits.running <= 1:
+            return
+        running = 0
+        async for office in self.offices.list():
+            running += office.max_concurrent_jobs if office.status == "active" else 0
+        if running < limits.running:
+            log.warning(FEWER[self._limits is None], limits.running, running, limits.running)
 
     def run(self) -> None:
         """Runs until SIGTERM or SIGINT, and then stops gracefully; a second signal interrupts the runs that are left.
@@ -256,6 +273,12 @@ def _with_engines(
             before = limits or Limits()
             limits = replace(before, resources={**before.resources, **slots})
     return engines, limits
+
+
+async def report_surprises(scheduler: Scheduler) -> None:
+    """Logs a limit that no office can reach, and each schedule that is not declared any more."""
+    await scheduler._report_limit()
+    await report_left(scheduler, scheduler.declare, scheduler.declared_in_configuration)
 
 
 def _checked(concurrency: int | None) -> int | None:

@@ -319,11 +319,21 @@ class Services:
             (group_id,) = known.ids
             return await self._access.read(lambda tx: intake.known_group(tx, group_id))
 
-    async def retry(self, run_id: str, priority: int | None = None) -> Retried:
+    async def retry(self, run_id: str, priority: int | None = None, *, idempotency_key: str | None = None) -> Job:
         """Retries a FAILED run by hand: creates a new job, or brings the waiting retry forward."""
+        try:
+            return (await self.accept_retry(run_id, priority, idempotency_key)).job
+        except Replayed as known:
+            return await self.job(known.ids[0])
+
+    async def accept_retry(
+        self, run_id: str, priority: int | None = None, idempotency_key: str | None = None
+    ) -> Retried:
+        """Does the same as `retry`, and returns with the job whether it is new. Raises `Replayed` for a key that was
+        used before."""
         retries, office_id = self._runtime.retries, self._access.context.office_id
         once: Once[Retried] = Once("retry", office_id, [run_id, priority], lambda made: [made.job.job_id])
-        return await self._access.create(
+        return await self._access.with_key(idempotency_key).create(
             lambda tx: retries.retry_by_hand(tx, run_id, priority, self._clock.now()), once=once
         )
 
@@ -348,12 +358,23 @@ class Services:
         payload: Json = None,
         answer: Answer | str = Answer.APPROVE,
         signal_id: str | None = None,
-    ) -> Sent:
+    ) -> Signal:
         """Answers the signal that the chain of a job waits for, or keeps the answer until the chain waits for the
         signal.
 
         The same answer again, or the same `signal_id`, returns the stored answer.
         """
+        return (await self.accept_signal(job, name, payload, answer, signal_id)).signal
+
+    async def accept_signal(
+        self,
+        job: AnyJob,
+        name: str,
+        payload: Json = None,
+        answer: Answer | str = Answer.APPROVE,
+        signal_id: str | None = None,
+    ) -> Sent:
+        """Does the same as `signal`, and returns with the answer whether it is new."""
         refuse_signal(name, payload, signal_id)
         job_id = id_of(job)
         given, context = arguments.choice(Answer, answer, "answer"), self._access.context
@@ -370,10 +391,10 @@ class Services:
 
         return await self._access.write(send)
 
-    async def signals(self, job: AnyJob) -> list[Signal]:
+    async def signals(self, job: AnyJob) -> tuple[Signal, ...]:
         """Returns the answers that the chain of a job got, and the answers that are kept for it, oldest first."""
         found = await self.job(job)
-        return await self._access.read(lambda tx: signals.of_chain(tx, found.chain_id))
+        return tuple(await self._access.read(lambda tx: signals.of_chain(tx, found.chain_id)))
 
     async def job_of_link(self, token: str) -> Job:
         """Returns the job of a signed link; raises if the link is wrong or has expired."""
@@ -402,15 +423,40 @@ class Services:
             raise Invalid(f"the link {problem}; ask for a new notice, or answer with `nextslot approve`")
         return link
 
-    async def park(self, run_id: str, name: str, **wait: Json) -> Run:
+    async def park(
+        self,
+        run_id: str,
+        name: str,
+        question: str | None = None,
+        deadline_seconds: float | None = None,
+        on_deadline: str | None = None,
+        answered_by: Sequence[str] | None = None,
+    ) -> Run:
         """Stores that a run will end with the kind `parked`: its chain continues after the signal."""
-        given = {"name": name, **wait}
+        named = {"question": question, "deadline_seconds": deadline_seconds, "on_deadline": on_deadline,
+                 "answered_by": None if answered_by is None else list(answered_by)}  # fmt: skip
+        given = {"name": name, **{key: one for key, one in named.items() if one is not None}}
         if problems := list(signal_rules.problems("park", given)):
             raise Invalid(problems)
         await self._access.write(lambda tx: self._runtime.signals.park(tx, run_id, signal_rules.completed(given)))
         return await self.run_by_id(run_id)
 
     # Changes of jobs.
+
+    async def rerun(
+        self,
+        job: AnyJob,
+        params: Mapping[str, Json] | None = None,
+        priority: int | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Submits a new job with the fields of an ended one, in a chain of its own."""
+        context = replace(self.context, idempotency_key=idempotency_key or self.context.idempotency_key)
+        try:
+            return await self.for_caller(context).bulk.rerun(id_of(job), params, priority)
+        except Replayed as known:
+            return await self.job(known.ids[0])
 
     async def cancel(self, job: AnyJob, reason: str | None = None, interrupt: bool | None = None) -> Cancelled:
         job_id = id_of(job)
@@ -527,6 +573,10 @@ class Services:
         return await self._access.write(lambda tx: handler.cancel(tx, direct_id, office_id, self._clock.now()))
 
     # Queries.
+
+    async def why(self, job: AnyJob, wait_seconds: float = 5) -> Why:
+        """Explains why a job is not running, and when it will run, if a forecast is ready within `wait_seconds`."""
+        return await self.forecast.why(id_of(job), self.context.office_id, wait_seconds)
 
     async def job(self, job: AnyJob) -> Job:
         job_id = id_of(job)

@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -80,3 +80,15 @@ def _fits(key: Sequence[object], shape: Sequence[type]) -> bool:
     if len(key) != len(shape) or any(type(part) is not kind for part, kind in zip(key, shape, strict=True)):
         return False
     return all(abs(part) <= _LARGEST if isinstance(part, int) else is_storable(str(part)) for part in key)
+
+
+async def each(page: Callable[[int, str | None], Awaitable[Page[T]]]) -> AsyncIterator[T]:
+    """Yields the items of all pages of a list."""
+    cursor: str | None = None
+    while True:
+        found = await page(MAX_LIMIT, cursor)
+        for one in found.items:
+            yield one
+        cursor = found.next_cursor
+        if cursor is None:
+            return

@@ -1,6 +1,6 @@
 """Engines: lists them, and takes an operator's word that a run on one is lost."""
 
-from nextslot.domain import FailureKind, Job, Outcome
+from nextslot.domain import AnyJob, FailureKind, Job, Outcome, id_of
 from nextslot.domain.placements import Engine
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.placement.placed_executor import PlacedExecutor
@@ -22,10 +22,10 @@ class EngineService:
         self._placed = placed
         self._finisher = finisher
 
-    async def list(self) -> list[Engine]:
+    async def list(self) -> tuple[Engine, ...]:
         """Lists the engines of this node's configuration, by name, with what they run."""
         counts = await self._access.read(placements.counts)
-        return [
+        return tuple(
             Engine(
                 name=name,
                 kind=settings.kind,
@@ -37,17 +37,18 @@ class EngineService:
                 problem=self._placed.problem(name),
             )
             for name, settings in sorted(self._engines.settings.items())
-        ]
+        )
 
-    async def lose(self, job_id: str) -> Job:
+    async def lose(self, job: AnyJob) -> Job:
         """Ends a run on an engine of which an operator knows that it does not go on: it is retried by its policy.
 
         Its records say so first: should its wrapper live after all, it ends its tree when it reads that.
         """
-        job = arguments.found(await self._access.read(lambda tx: jobs.get(tx, job_id)), "job", job_id)
+        job_id = id_of(job)
+        found = arguments.found(await self._access.read(lambda tx: jobs.get(tx, job_id)), "job", job_id)
         placed = await self._access.read(lambda tx: placements.of_job(tx, job_id))
         if placed is None:
-            raise Conflict(f"no engine runs job {job_id}, which is {job.status}; cancel it with interrupt instead")
+            raise Conflict(f"no engine runs job {job_id}, which is {found.status}; cancel it with interrupt instead")
         if not await self._placed.disown(placed, LOST):
             raise Conflict(f"job {job_id} is not lost: its run has just ended, and its end is being stored")
 

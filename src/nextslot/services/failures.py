@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
+from nextslot.client.keyword_arguments import FailureChanges
 from nextslot.domain.bounds import MAX_TEXT, text_problem
 from nextslot.domain.filters import JobFilter
 from nextslot.domain.fingerprints import Failure, FailurePage
@@ -69,7 +70,7 @@ class FailureService:
             lambda tx: found(failures.get(tx, fingerprint), "failure", fingerprint), is_small=True
         )
 
-    async def change(self, fingerprint: str, **changes: Any) -> Failure:
+    async def change(self, fingerprint: str, **changes: Unpack[FailureChanges]) -> Failure:
         """Changes `muted` and `note` of a fingerprint; what is not given stays, and the note None removes it."""
         if unknown := sorted(set(changes) - {"muted", "note"}):
             raise Invalid("cannot be changed; only muted and note can", unknown[0])

@@ -54,13 +54,24 @@ class InboxService:
             return False
         return True
 
+    async def _is_behind(self, new: NewJob) -> bool:
+        """Returns whether a request depends on one that is still in the inbox."""
+        names = [one for one in new.depends_on if isinstance(one, str)] if isinstance(new.depends_on, list) else []
+        return bool(names) and await self._access.read(lambda tx: any(inbox.waits(tx, one) for one in names))
+
     async def _take(self, one: Waiting) -> None:
+        is_behind = False
         try:
             new = _request(one)
+            # Read first: a job that is not in the inbox any more exists when the transaction below begins.
+            is_behind = await self._is_behind(new)
             await self._access.create(lambda tx: self._inbox.take(tx, one, new, self._clock.now()))
         except (OverQuota, Unavailable, StoreError) as error:
             log.warning("a request for %s stays in the inbox for now: %s", one.job_type, error)
         except NextslotError as error:
+            if is_behind:
+                log.warning("a request for %s stays in the inbox for now: it depends on one that stays", one.job_type)
+                return
             why = f"refused: {error}"
             log.warning("a request for %s, which %s has stored, is %s", one.job_type, one.sent_by, why)
             await self._access.write(lambda tx: self._inbox.refuse(tx, one, why, self._clock.now()))

@@ -1,7 +1,7 @@
 """API keys: makes, deletes, lists and finds them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -14,7 +14,7 @@ from nextslot.store.tables import keys
 from nextslot.system.instant import Instant
 
 from .arguments import found, instant
-from .cursors import DEFAULT_LIMIT, read_page
+from .cursors import DEFAULT_LIMIT, each, read_page
 from .unit_of_work import UnitOfWork
 
 NOTED_EVERY_SECONDS = 60.0
@@ -80,8 +80,12 @@ class KeyService:
     async def get(self, key_id: str) -> Key:
         return found(await self._access.read(lambda tx: keys.get(tx, key_id)), "key", key_id)
 
-    async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Key]:
-        """Lists keys, the newest first."""
+    def list(self) -> AsyncIterator[Key]:
+        """Yields keys, the newest first."""
+        return each(self.page)
+
+    async def page(self, limit: int = DEFAULT_LIMIT, cursor: str | None = None) -> Page[Key]:
+        """Returns a page of keys, the newest first."""
         return await read_page(self._access, "keys", "~", cursor, limit, keys.page, "key_id")
 
     async def find(self, text: str) -> Key | None:

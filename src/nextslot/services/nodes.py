@@ -13,9 +13,9 @@ class NodeService:
         self._cluster = cluster
         self._registry = cluster.registry
 
-    async def list(self) -> list[Node]:
+    async def list(self) -> tuple[Node, ...]:
         """Lists every node by name, except forgotten ones."""
-        return await self._access.read(self._registry.everybody)
+        return tuple(await self._access.read(self._registry.everybody))
 
     async def drain(self, node_id: str, undo: bool = False) -> Node:
         """Lets a node start nothing more: its runs finish, and other nodes take the queue. `undo` ends that."""

@@ -1,9 +1,10 @@
 """Offices: each has a queue, limits and defaults of its own; `scheduler.offices`. Jobs name theirs by `office_id`."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Unpack
 
-from nextslot.domain import Office, Page, Quotas
+from nextslot.client.keyword_arguments import OfficeOptions, QuotaChanges
+from nextslot.domain import Json, Office, Page, Quotas
 from nextslot.engine.settings.office_settings import OfficeSettings
 from nextslot.engine.submit.idempotency import Once
 from nextslot.engine.submit.queue_order import QueueManager
@@ -13,7 +14,7 @@ from nextslot.store.tables import offices
 from nextslot.store.tables import quotas as quotas_table
 from nextslot.system.randomness import Chance
 
-from .cursors import DEFAULT_LIMIT, read_page
+from .cursors import DEFAULT_LIMIT, each, read_page
 from .unit_of_work import UnitOfWork
 
 
@@ -24,7 +25,7 @@ class OfficeService:
         self._settings = settings
         self._queue = queue
 
-    async def create(self, office_id: str | None = None, **settings: Any) -> Office:
+    async def create(self, office_id: str | None = None, **settings: Unpack[OfficeOptions]) -> Office:
         """Creates an office. Missing settings get the defaults of spec 14.5, and a missing id is generated."""
         chosen = self._chance.new_id() if office_id is None else office_id
         content = {**settings, "office_id": office_id}
@@ -40,16 +41,18 @@ class OfficeService:
         once: Once[Office] = Once("offices", None, content, lambda made: [made.office_id])
         return await self._access.create(work, once=once)
 
-    async def change(self, office_id: str, **settings: Any) -> Office:
-        """Changes settings of an office. `status` is `active`, `paused` (its queue is paused) or `archived`.
+    async def change(self, office_id: str, **settings: Unpack[OfficeOptions]) -> Office:
+        """Changes settings of an office. `status` is `active`, `paused` (its queue is paused) or `archived`."""
+        return await self._change(office_id, lambda before: settings)
 
-        A value may be a function: it gets the office and returns the new value, inside the transaction.
-        """
+    async def change_roles(self, office_id: str, roles: Callable[[Office], Mapping[str, Json]]) -> Office:
+        """Sets the `roles` of an office to what a function returns for the office, inside the transaction."""
+        return await self._change(office_id, lambda before: {"roles": roles(before)})
 
+    async def _change(self, office_id: str, settings: Callable[[Office], Mapping[str, Any]]) -> Office:
         def work(tx: Tx) -> Office:
             before = get_office(tx, office_id)
-            changes = {name: value(before) if callable(value) else value for name, value in settings.items()}
-            is_paused, rest = _split_status(changes)
+            is_paused, rest = _split_status(settings(before))
             self._settings.change(tx, office_id, rest)
             if is_paused is not None:
                 move = self._queue.pause if is_paused else self._queue.resume
@@ -71,7 +74,7 @@ class OfficeService:
         stored = await self._access.stored_bytes_of(office_id)
         return {"queued_jobs": queued, "stored_bytes": stored}
 
-    async def grant(self, office_id: str, **quotas: Any) -> Quotas:
+    async def grant(self, office_id: str, **quotas: Unpack[QuotaChanges]) -> Quotas:
         """Sets the quotas of an office, by the fields of `Quotas`; None restores the default."""
 
         def work(tx: Tx) -> Quotas:
@@ -95,8 +98,12 @@ class OfficeService:
     async def get(self, office_id: str) -> Office:
         return await self._access.read(lambda tx: get_office(tx, office_id))
 
-    async def list(self, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[Office]:
-        """Lists all offices, by id."""
+    def list(self) -> AsyncIterator[Office]:
+        """Yields all offices, by id."""
+        return each(self.page)
+
+    async def page(self, limit: int = DEFAULT_LIMIT, cursor: str | None = None) -> Page[Office]:
+        """Returns a page of all offices, by id."""
         return await read_page(self._access, "offices", "", cursor, limit, offices.page, "office_id")
 
 

@@ -17,7 +17,7 @@ from nextslot.engine.execution.executor import STALL_ALARM_SECONDS, Executor
 from nextslot.engine.settings.office_settings import OfficeSettings
 from nextslot.engine.submit.intake import Intake
 from nextslot.engine.webhooks.webhook_outbox import WebhookService, WebhookSettings
-from nextslot.store.contract import Tx
+from nextslot.store.contract import Tx, Work
 from nextslot.store.group_commit import GROUP_ROWS
 
 from .unit_of_work import UnitOfWork
@@ -55,16 +55,21 @@ class SettingsService:
         self.direct.most_waiting = settings.direct_waiting
 
     async def apply(
-        self, settings: ReloadableSettings, before: Mapping[str, Json], after: Mapping[str, Json]
+        self,
+        settings: ReloadableSettings,
+        before: Mapping[str, Json],
+        after: Mapping[str, Json],
+        declared: Work[None] = lambda tx: None,
     ) -> list[Office]:
-        """Stores the settings in one transaction, which also starts the jobs that they allow. Returns the changed
-        offices.
+        """Stores the settings, and then what `declared` stores, in one transaction, which also starts the jobs that the
+        settings allow. Returns the changed offices.
 
         `before` and `after` are for the audit log. A lower limit stops no running job.
         """
 
         def work(tx: Tx) -> list[Office]:
             changed = self.offices.configure(tx, settings.limits, settings.offices, self.access.clock.now())
+            declared(tx)
             self.access.audit.changed(tx, before, after)
             tx.cause(SettingsChanged(settings))
             if settings.webhooks != self.webhooks.settings:

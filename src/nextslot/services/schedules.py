@@ -1,6 +1,6 @@
 """Schedules: makes, changes, triggers and lists them; their past and next occurrences."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Unpack
 
@@ -17,7 +17,7 @@ from nextslot.store.tables import groups, jobs, occurrences, schedules, template
 from nextslot.system.instant import Instant
 
 from .arguments import found, instant
-from .cursors import DEFAULT_LIMIT, checked_limit, read_page
+from .cursors import DEFAULT_LIMIT, checked_limit, each, read_page
 from .unit_of_work import UnitOfWork
 
 # Sorts after every id and every instant.
@@ -56,16 +56,13 @@ class ScheduleService:
         """Creates the schedule with this name, or sets it to these fields. Returns whether it is new. Fields that are
         not given get their defaults, except `enabled`, which stays.
         """
-
         fields = {"template_id": template_id, "cron_expression": cron_expression, **options}
+        return await self._access.create(lambda tx: self.store(tx, office_id or DEFAULT_OFFICE, name, fields))
 
-        def work(tx: Tx) -> tuple[Schedule, bool]:
-            schedule, is_new = self._settings.put(
-                tx, office_id or DEFAULT_OFFICE, name, fields, self._access.clock.now()
-            )
-            return self._allowed(tx, schedule), is_new
-
-        return await self._access.create(work)
+    def store(self, tx: Tx, office_id: str, name: str, fields: Mapping[str, object]) -> tuple[Schedule, bool]:
+        """Does what `put` does, in the transaction of a caller that stores more."""
+        schedule, is_new = self._settings.put(tx, office_id, name, fields, self._access.clock.now())
+        return self._allowed(tx, schedule), is_new
 
     async def change(self, schedule_id: str, **fields: Unpack[ScheduleChanges]) -> Schedule:
         """Changes fields of a schedule, from its next occurrence on (DEC-010)."""
@@ -111,15 +108,19 @@ class ScheduleService:
         """Returns a schedule, even a deleted one."""
         return found(await self._access.read(lambda tx: schedules.get(tx, schedule_id)), "schedule", schedule_id)
 
-    async def list(
+    def list(self, *, office_id: str | None = None, template_id: str | None = None) -> AsyncIterator[Schedule]:
+        """Yields schedules that are not deleted, the newest first."""
+        return each(partial(self.page, office_id=office_id, template_id=template_id))
+
+    async def page(
         self,
-        cursor: str | None = None,
         limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
         *,
         office_id: str | None = None,
         template_id: str | None = None,
     ) -> Page[Schedule]:
-        """Lists schedules that are not deleted, the newest first."""
+        """Returns a page of schedules that are not deleted, the newest first."""
         read = partial(schedules.page, office_id=office_id, template_id=template_id)
         return await read_page(self._access, "schedules", TOP, cursor, limit, read, "schedule_id")
 
@@ -144,8 +145,8 @@ class ScheduleService:
             raise Invalid("is not between 1970 and 9999", field="after")
         return at
 
-    async def occurrences(
-        self, schedule_id: str, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+    async def occurrences_page(
+        self, schedule_id: str, limit: int = DEFAULT_LIMIT, cursor: str | None = None
     ) -> Page[Occurrence]:
         """Lists occurrences, the newest first. For a disabled schedule the list begins with the span that is still
         open.

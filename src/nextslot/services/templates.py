@@ -1,6 +1,6 @@
 """Templates: makes, changes, archives and lists them."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Unpack
 
@@ -13,7 +13,7 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import templates
 
 from .arguments import found
-from .cursors import DEFAULT_LIMIT, read_page
+from .cursors import DEFAULT_LIMIT, each, read_page
 from .unit_of_work import UnitOfWork
 
 # Sorts after every id.
@@ -48,16 +48,13 @@ class TemplateService:
         """Creates the template with this name, or sets it to these fields. Returns whether it is new. Fields that are
         not given get their defaults.
         """
-
         fields = _fields(job_type, options)
+        return await self._access.create(lambda tx: self.store(tx, office_id or DEFAULT_OFFICE, name, fields))
 
-        def work(tx: Tx) -> tuple[Template, bool]:
-            template, is_new = self._settings.put(
-                tx, office_id or DEFAULT_OFFICE, name, fields, self._access.clock.now()
-            )
-            return self._allowed(template), is_new
-
-        return await self._access.create(work)
+    def store(self, tx: Tx, office_id: str, name: str, fields: Mapping[str, object]) -> tuple[Template, bool]:
+        """Does what `put` does, in the transaction of a caller that stores more."""
+        template, is_new = self._settings.put(tx, office_id, name, fields, self._access.clock.now())
+        return self._allowed(template), is_new
 
     async def change(self, template_id: str, **fields: Unpack[TemplateChanges]) -> Template:
         """Changes fields of a template for future jobs."""
@@ -80,10 +77,14 @@ class TemplateService:
         """Returns a template, even an archived one."""
         return found(await self._access.read(lambda tx: templates.get(tx, template_id)), "template", template_id)
 
-    async def list(
-        self, cursor: str | None = None, limit: int = DEFAULT_LIMIT, *, office_id: str | None = None
+    def list(self, *, office_id: str | None = None) -> AsyncIterator[Template]:
+        """Yields templates of one office, or of all, that are not archived, the newest first."""
+        return each(partial(self.page, office_id=office_id))
+
+    async def page(
+        self, limit: int = DEFAULT_LIMIT, cursor: str | None = None, *, office_id: str | None = None
     ) -> Page[Template]:
-        """Lists templates of one office, or of all, that are not archived, the newest first."""
+        """Returns a page of templates of one office, or of all, that are not archived, the newest first."""
         return await read_page(
             self._access, "templates", TOP, cursor, limit, partial(templates.page, office_id=office_id), "template_id"
         )

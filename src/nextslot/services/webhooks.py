@@ -1,9 +1,10 @@
 """Webhooks: subscriptions to events, and deliveries with their attempts."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Unpack
 
+from nextslot.client.keyword_arguments import WebhookChanges
 from nextslot.domain import DEFAULT_OFFICE, Delivery, DeliveryStatus, Page, Webhook
 from nextslot.domain.webhook_delivery import SERVER
 from nextslot.engine.submit.idempotency import Once
@@ -12,7 +13,7 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import deliveries, webhooks
 
 from .arguments import choice, found
-from .cursors import DEFAULT_LIMIT, read_page
+from .cursors import DEFAULT_LIMIT, each, read_page
 from .unit_of_work import UnitOfWork
 
 
@@ -44,14 +45,18 @@ class WebhookSubscriptions:
     async def get(self, webhook_id: str) -> Webhook:
         return await self._access.read(lambda tx: self._service.subscription(tx, webhook_id))
 
-    async def list(
-        self, cursor: str | None = None, limit: int = DEFAULT_LIMIT, *, office_id: str | None = None
+    def list(self, *, office_id: str | None = None) -> AsyncIterator[Webhook]:
+        """Yields subscriptions of one office, or of all, the newest first."""
+        return each(partial(self.page, office_id=office_id))
+
+    async def page(
+        self, limit: int = DEFAULT_LIMIT, cursor: str | None = None, *, office_id: str | None = None
     ) -> Page[Webhook]:
-        """Lists subscriptions of one office, or of all, the newest first."""
+        """Returns a page of subscriptions of one office, or of all, the newest first."""
         read = partial(webhooks.page, office_id=office_id)
         return await read_page(self._access, "webhooks", deliveries.NEWEST, cursor, limit, read, "webhook_id")
 
-    async def change(self, webhook_id: str, **changes: Any) -> Webhook:
+    async def change(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> Webhook:
         """Changes `url`, `events`, `office_id`, `format` or `enabled` of a subscription, for later events."""
 
         def work(tx: Tx) -> Webhook:
@@ -87,15 +92,15 @@ class WebhookSubscriptions:
 
     # Deliveries.
 
-    async def deliveries(
+    async def deliveries_page(
         self,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
         *,
         job_id: str | None = None,
         webhook_id: str | None = None,
         event: str | None = None,
         status: DeliveryStatus | str | None = None,
-        cursor: str | None = None,
-        limit: int = DEFAULT_LIMIT,
     ) -> Page[Delivery]:
         """Lists matching deliveries with their attempts, the newest first."""
         word = None if status is None else choice(DeliveryStatus, status, "status")

@@ -946,8 +946,8 @@ async def test_an_office_without_an_id_gets_one_and_offices_are_listed_by_their_
     async with running_scheduler(tmp_path) as scheduler:
         made = [await scheduler.offices.create(name=f"team {number}") for number in range(4)]
 
-        first = await scheduler.offices.list(limit=3)
-        rest = await scheduler.offices.list(cursor=first.next_cursor, limit=3)
+        first = await scheduler.offices.page(limit=3)
+        rest = await scheduler.offices.page(cursor=first.next_cursor, limit=3)
 
         names = {office.name for office in (*first.items, *rest.items)}
         assert (len(first.items), len(rest.items), rest.next_cursor) == (3, 2, None)

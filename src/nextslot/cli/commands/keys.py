@@ -67,7 +67,7 @@ def ls(session: Session, data: Data = None, config: File = None, database: Datab
         json: Any = session.client.keys.page(500).json
     else:
         wanted = configuration(data or Path(), config, store__url=database)
-        page = _offline(wanted, lambda keys: keys.list(None, 500))
+        page = _offline(wanted, lambda keys: keys.page(500))
         json = {"items": [one.to_dict() for one in page.items], "next_cursor": page.next_cursor}
     rows = [
         [
@@ -136,7 +136,7 @@ async def _rotated(keys: "KeyService", text: str, seconds: float) -> "tuple[Key,
 
 
 async def _id_of(keys: "KeyService", text: str) -> str:
-    page = await keys.list(None, 500)
+    page = await keys.page(500)
     return arguments.named(page.items, text, "key", lambda one: one.key_id, lambda one: one.name).key_id
 
 

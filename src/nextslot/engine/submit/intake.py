@@ -19,6 +19,7 @@ from nextslot.domain import (
     RetryPolicy,
     Stage,
     Template,
+    id_of,
     request_checks,
     signals,
     webhook_delivery,
@@ -334,7 +335,7 @@ class Intake:
         if problems:
             raise Invalid(problems[:MOST_PROBLEMS])
         waits = {
-            name: [keys[other] for other in new.depends_on]
+            name: [keys[id_of(other)] for other in new.depends_on]
             for name, new in zip(names, wanted, strict=True)
             if new.depends_on
         }
@@ -382,7 +383,7 @@ class Intake:
     ) -> dict[str, list[str]]:
         """Returns the ids of the prerequisites of each new job. Refuses unknown ids and those of other offices."""
         waits = {
-            job_id: [keys.get(other, other) for other in wanted[index].depends_on]
+            job_id: [keys.get(id_of(other), id_of(other)) for other in wanted[index].depends_on]
             for job_id, index in made.items()
             if wanted[index].depends_on
         }

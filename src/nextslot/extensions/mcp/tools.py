@@ -227,7 +227,9 @@ class Tools:
             Field(description="Only with one of these"),
         ] = None,
         job_type: Annotated[str | None, Field(max_length=200)] = None,
-        text: Annotated[str | None, Field(max_length=1000, description="Text in the title or in the id")] = None,
+        text: Annotated[
+            str | None, Field(max_length=1000, description="Words of the title or the error, or `type:ingest`")
+        ] = None,
         office_id: OfficeId = None,
         limit: Annotated[int, Field(ge=1, le=50)] = 10,
         cursor: Annotated[str | None, Field(max_length=2000, description="The next page: what `more` said")] = None,

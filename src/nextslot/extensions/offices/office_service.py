@@ -106,7 +106,7 @@ class OfficeJobService(Attached):
         given = {"command": command and list(command), "cwd": cwd, "env": env, "timeout_seconds": seconds}
         own = {name: value for name, value in given.items() if value is not None}
         checked_roles({role: {"command": ["true"], **own}}, self._sessions.base_dir, self.host.job_types.guardians)
-        office = await self.host.offices.change(office_id, roles=lambda before: {**before.roles, role: own})
+        office = await self.host.offices.change_roles(office_id, lambda before: {**before.roles, role: own})
         return self._role(office, role)
 
     async def delete_role(self, office_id: str, role: str) -> OfficeRole:
@@ -117,7 +117,7 @@ class OfficeJobService(Attached):
                 raise NotFound(f"role of the office {office_id!r} with settings of its own", role)
             return {name: settings for name, settings in before.roles.items() if name != role}
 
-        return self._role(await self.host.offices.change(office_id, roles=without), role)
+        return self._role(await self.host.offices.change_roles(office_id, without), role)
 
     def _role(self, office: Office, name: str) -> OfficeRole:
         own, found = office.roles.get(name, {}), self._sessions.role(office, name)

@@ -260,7 +260,7 @@ async def list_offices(query: Annotated[PageQuery, Query()], request: Request) -
     """Lists offices by id. A key of one office sees only that office."""
     own, offices_ = caller_of(request).office_id, scheduler_for(request).offices
     found: PageOf[Office] = (
-        await offices_.list(query.cursor, query.limit) if own is None else PageOf((await offices_.get(own),), None)
+        await offices_.page(query.limit, query.cursor) if own is None else PageOf((await offices_.get(own),), None)
     )
     return page(found)
 

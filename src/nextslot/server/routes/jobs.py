@@ -65,7 +65,9 @@ class RerunBody(Body):
 @in_query(JobFilter)
 class JobQuery(PageQuery):
     status: Values | None = Field(None, examples=["QUEUED,RUNNING"])
-    q: str | None = Field(None, max_length=1000, description="Text in the title or in the id")
+    q: str | None = Field(
+        None, max_length=1000, description="Words of the title or the error, and parts such as `type:ingest`"
+    )
 
 
 @in_body(JobFilter)

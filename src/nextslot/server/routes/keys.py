@@ -102,7 +102,7 @@ async def create_key(body: KeyBody, request: Request) -> Response:
 @needs(Scope.ADMIN, whole)
 async def list_keys(query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """Lists keys, the newest first."""
-    found = await scheduler_for(request).keys.list(query.cursor, query.limit)
+    found = await scheduler_for(request).keys.page(query.limit, query.cursor)
     return page(found)
 
 

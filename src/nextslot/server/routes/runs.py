@@ -79,7 +79,7 @@ async def retry_run(run_id: str, request: Request, body: RetryBody | None = None
     scheduler = scheduler_for(request)
     priority = None if body is None else body.priority
     try:
-        retried = await scheduler.retry(run_id, priority)
+        retried = await scheduler.accept_retry(run_id, priority)
         job_id, is_new = retried.job.job_id, retried.is_new
     except Replayed as before:
         (job_id,), is_new = before.ids, False

@@ -111,8 +111,8 @@ async def create_schedule(body: ScheduleBody, request: Request) -> Response:
 async def list_schedules(query: Annotated[ScheduleQuery, Query()], request: Request) -> Response:
     """Lists schedules, the newest first."""
     (office_id,) = caller_of(request).narrowed((query.office_id,) if query.office_id else ()) or (None,)
-    found = await scheduler_for(request).schedules.list(
-        query.cursor, query.limit, office_id=office_id, template_id=query.template_id
+    found = await scheduler_for(request).schedules.page(
+        query.limit, query.cursor, office_id=office_id, template_id=query.template_id
     )
     return page(found, json_form.schedule)
 
@@ -184,5 +184,5 @@ async def list_upcoming(schedule_id: str, query: Annotated[UpcomingQuery, Query(
 @needs(Scope.READ, of_schedule)
 async def list_occurrences(schedule_id: str, query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """Lists the ledger, the newest first: each occurrence has made a job, or has the reason why not."""
-    found = await scheduler_for(request).schedules.occurrences(schedule_id, query.cursor, query.limit)
+    found = await scheduler_for(request).schedules.occurrences_page(schedule_id, query.limit, query.cursor)
     return page(found)

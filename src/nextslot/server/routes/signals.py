@@ -54,7 +54,7 @@ class Items(schemas.ResponseModel):
 async def send_signal(job_id: str, name: str, request: Request, body: SignalBody | None = None) -> Response:
     """Answers the signal that a job, or its chain, waits for; an answer that comes early is kept."""
     asked = body or SignalBody()
-    sent = await scheduler_for(request).signal(job_id, name, asked.payload, asked.answer, asked.signal_id)
+    sent = await scheduler_for(request).accept_signal(job_id, name, asked.payload, asked.answer, asked.signal_id)
     return answer(sent.signal.to_dict(), 201 if sent.is_new else 200)
 
 

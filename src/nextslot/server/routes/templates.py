@@ -81,7 +81,7 @@ async def create_template(body: TemplateBody, request: Request) -> Response:
 async def list_templates(query: Annotated[TemplateQuery, Query()], request: Request) -> Response:
     """Lists templates that are not archived, the newest first."""
     (office_id,) = caller_of(request).narrowed((query.office_id,) if query.office_id else ()) or (None,)
-    found = await scheduler_for(request).templates.list(query.cursor, query.limit, office_id=office_id)
+    found = await scheduler_for(request).templates.page(query.limit, query.cursor, office_id=office_id)
     return page(found)
 
 

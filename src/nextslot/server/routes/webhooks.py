@@ -85,7 +85,7 @@ async def create_webhook(body: SubscriptionBody, request: Request) -> Response:
 async def list_webhooks(query: Annotated[PageQuery, Query()], request: Request) -> Response:
     """Lists subscriptions, the newest first."""
     scheduler = scheduler_for(request)
-    found = await scheduler.webhooks.list(query.cursor, query.limit, office_id=caller_of(request).office_id)
+    found = await scheduler.webhooks.page(query.limit, query.cursor, office_id=caller_of(request).office_id)
     return page(found)
 
 
@@ -133,7 +133,7 @@ async def rotate_secret(webhook_id: str, request: Request) -> Response:
 async def list_deliveries(query: Annotated[DeliveryQuery, Query()], request: Request) -> Response:
     """Lists deliveries with their attempts, the newest first. A key of one office must name a job or webhook of it."""
     scheduler = scheduler_for(request)
-    found = await scheduler.webhooks.deliveries(**query.model_dump())
+    found = await scheduler.webhooks.deliveries_page(**query.model_dump())
     caller = caller_of(request)
     if caller.office_id is not None:
         found = replace(found, items=tuple(await scheduler.webhooks.shown_to(caller.office_id, found.items)))

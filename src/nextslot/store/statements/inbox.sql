@@ -1,5 +1,8 @@
 -- page: stored requests after one, in the order in which programs stored them
 select job_id, job_type, params, options, sent_by from inbox where job_id > :after order by job_id limit :limit;
 
+-- waits: whether a request was not taken in yet
+select 1 from inbox where job_id = :job_id;
+
 -- delete: removes a request, in the transaction that stores its job
 delete from inbox where job_id = :job_id;

@@ -19,6 +19,11 @@ def page(tx: Tx, after: str, limit: int) -> list[Waiting]:
     return [Waiting(*row) for row in tx.rows("inbox.page", after=after, limit=limit)]
 
 
+def waits(tx: Tx, job_id: str) -> bool:
+    """Returns whether the request for this job is still in the inbox."""
+    return tx.row("inbox.waits", job_id=job_id) is not None
+
+
 def delete(tx: Tx, job_id: str) -> bool:
     """Returns False if another node has taken this request in."""
     return tx.execute("inbox.delete", job_id=job_id) > 0

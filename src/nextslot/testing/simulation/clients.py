@@ -304,7 +304,7 @@ class Clients:
         actor = Actor(name=chance.choice(("ada", "bob")), key_id=None, action="test", target="test")
         sender = self.scheduler.for_caller(RequestContext(actor=actor))
         try:
-            sent = await sender.signal(job_id, name, payload, answer, signal_id)
+            sent = await sender.accept_signal(job_id, name, payload, answer, signal_id)
         except (Conflict, Forbidden):
             return "refused"
         signal = sent.signal
@@ -314,7 +314,7 @@ class Clients:
         self.acknowledged.is_so(fact, str(signal.answer))
         if signal_id is not None and chance.random() < 0.5:
             await asyncio.sleep(chance.choice((0.0, 30.0)))
-            again = await sender.signal(job_id, name, payload, answer, signal_id)
+            again = await sender.accept_signal(job_id, name, payload, answer, signal_id)
             if again.is_new or (again.signal.number, again.signal.answer) != (signal.number, signal.answer):
                 self.broken.append(f"the answer {signal_id} was sent twice, and counted twice: {again}")
         return str(signal.answer)
@@ -624,7 +624,7 @@ class Clients:
         if not failed:
             return "nothing"
         self.forget_retries()
-        job = (await self.scheduler.retry(chance.choice(failed).run_id)).job
+        job = await self.scheduler.retry(chance.choice(failed).run_id)
         self.forget_retries()
         return job.job_id[-12:]
 
@@ -765,7 +765,9 @@ class Clients:
         return webhook_id[-12:]
 
     async def _redeliver(self, chance: Random) -> str:
-        ended = [one for one in (await self.scheduler.webhooks.deliveries(limit=20)).items if one.status == "FAILED"]
+        ended = [
+            one for one in (await self.scheduler.webhooks.deliveries_page(limit=20)).items if one.status == "FAILED"
+        ]
         if not ended:
             return "nothing"
         delivery_id = chance.choice(ended).delivery_id
@@ -993,7 +995,7 @@ class Clients:
         await self._stop_schedules()
 
     async def _stop_schedules(self) -> None:
-        for schedule in (await self.scheduler.schedules.list(limit=200)).items:
+        for schedule in (await self.scheduler.schedules.page(limit=200)).items:
             if schedule.enabled:
                 with self.acknowledged.asking(("schedule", schedule.schedule_id, "enabled")) as acknowledge:
                     await self.scheduler.schedules.change(schedule.schedule_id, enabled=False)
