@@ -141,6 +141,12 @@ async def _held(asked: Asked) -> None:
         await _plain(asked)
 
 
+async def _brief(asked: Asked) -> None:
+    """Answers after a tenth of a second."""
+    await asyncio.sleep(0.1)
+    await _plain(asked)
+
+
 async def _held_in_the_middle(asked: Asked) -> None:
     await asked.opened()
     await asked.chunk("an ")
@@ -207,6 +213,7 @@ def _refuses(status: int, content: Any, *more: str) -> Behaviour:
 BEHAVIOURS: dict[str, Behaviour] = {
     "plain": _plain,
     "held": _held,
+    **{f"brief-{name}": _brief for name in "abc"},
     "held-in-the-middle": _held_in_the_middle,
     "never": _never,
     "broken": _broken,

@@ -115,13 +115,13 @@ class DirectExecutionHandler:
         if ahead >= self.most_waiting:
             raise SlotBusy(ahead, f"{ahead} callers are waiting already; try again later")
         job_type = self._job_types.get(wanted.job_type)
-        resources = job_type.needs(wanted.params)
+        resources, affinity = job_type.needs(wanted.params), wanted.affinity or job_type.affinity(wanted.params)
         caller = Direct(
             run_id=run_id,
             direct_id=direct_id,
             node_id=self._node,
             office_id=wanted.office_id,
-            lane_id=self._lanes.lane_for(tx, office, None, wanted.job_type, resources, wanted.affinity),
+            lane_id=self._lanes.lane_for(tx, office, None, wanted.job_type, resources, affinity),
             job_type=wanted.job_type,
             params=wanted.params,
             status=DirectStatus.WAITING,

@@ -66,6 +66,8 @@ class Target:
     name: str
     resource: str
     units: int = 1
+    # What the resource should have loaded; None stands for the model.
+    affinity: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +111,12 @@ class GatewayService(Attached):
         self._calls: dict[str, Call] = {}
         self._answered: Counter[tuple[str, ...]] = Counter()
         host.job_types.add(
-            JOB_TYPE, self.request, params_schema=_PARAMS, infer_resources=self._resources, check=_body_problems
+            JOB_TYPE,
+            self.request,
+            params_schema=_PARAMS,
+            infer_resources=self._resources,
+            infer_affinity=self._affinity,
+            check=_body_problems,
         )
 
     def configure(self, tables: Mapping[str, Any], data: Path) -> None:
@@ -209,7 +216,7 @@ class GatewayService(Attached):
     def _configured(self, model: str, settings: ModelSettings) -> Target:
         upstream = self._upstreams[settings.upstream]
         resource = settings.resource or upstream.config.resource
-        return Target(upstream, settings.name or model, resource, settings.units)
+        return Target(upstream, settings.name or model, resource, settings.units, settings.affinity)
 
     def _unlisted(self, model: str) -> Target | None:
         """Returns the first upstream without a list of models: it may have the model, and reports an error if not."""
@@ -232,12 +239,21 @@ class GatewayService(Attached):
         await self.host.work.write_more(lambda tx: self.host.outages.answers_again(tx, target.resource, now))
 
     def _resources(self, params: Mapping[str, Any]) -> Mapping[str, int]:
+        target = self._target_of(params)
+        return {} if target is None else {target.resource: target.units}
+
+    def _affinity(self, params: Mapping[str, Any]) -> str | None:
+        target = self._target_of(params)
+        return None if target is None else target.affinity or target.name
+
+    def _target_of(self, params: Mapping[str, Any]) -> Target | None:
+        """Returns the target of stored parameters. They may name an upstream whose list of models is not known yet."""
         model, named = str(params["model"]), params.get("upstream")
-        target = self._target(model) if named is None or model in self.settings.models else None
-        if target is not None:
-            return {target.resource: target.units}
+        target = self._target(model)
+        if target is not None and (named in (None, target.upstream.config.name) or model in self.settings.models):
+            return target
         upstream = self._upstreams.get(str(named)) or next(iter(self._upstreams.values()), None)
-        return {} if upstream is None else {upstream.config.resource: 1}
+        return None if upstream is None else Target(upstream, model, upstream.config.resource)
 
     # Work.
 

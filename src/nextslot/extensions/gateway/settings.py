@@ -33,6 +33,9 @@ class ModelSettings(Section):
     name: Name | None = Field(default=None, description="The model's name at the upstream; none: the same.")
     resource: Name | None = Field(default=None, description="The resource that it occupies; none: the upstream's.")
     units: Annotated[int, whole(1, 1_000_000)] = Field(default=1, description="How many units of it a request takes.")
+    affinity: Name | None = Field(
+        default=None, description="What the resource should have loaded for it; none: the model's name at the upstream."
+    )
 
 
 class GatewaySettings(Section):
