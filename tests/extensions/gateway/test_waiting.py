@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from nextslot.domain.limits import Rate, RateUnit
 from nextslot.extensions.gateway import routes
+from nextslot.system.instant import Instant
 from tests.extensions.gateway.fake_upstream import OWL, FakeUpstream, fake_upstream
 from tests.extensions.gateway.support import chat, directs, gateway
 from tests.server.support import Server
@@ -153,24 +155,66 @@ async def _first(lines: AsyncIterator[str], count: int) -> AsyncIterator[str]:
             yield line
 
 
-async def test_a_caller_whose_wait_is_over_reads_when_a_start_is_expected(tmp_path: Path) -> None:
+def learn_seconds(server: Server, seconds: float) -> None:
+    """Lets forecasts expect requests to take so long."""
+    for _ in range(5):
+        server.scheduler._runtime.durations.note("model_request", seconds, {})
+
+
+def seconds_until(server: Server, expected_start: str) -> float:
+    return (Instant.of(datetime.fromisoformat(expected_start)) - server.scheduler._clock.now()) / 1_000_000
+
+
+async def test_a_caller_whose_wait_is_over_reads_when_its_start_was_expected(tmp_path: Path) -> None:
     async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url) as server:
-        await server.client.post(CHAT, json=chat("plain"))
+        learn_seconds(server, 1000)
         async with callers(server, [chat("held")]):
             patient = asyncio.create_task(
                 server.client.post(CHAT, json=chat("plain"), headers={"X-Nextslot-Wait": "3"})
             )
+            await eventually(lambda: waiting(server) == 1)
             at_once = await server.client.post(CHAT, json=chat("plain"), headers={"X-Nextslot-Wait": "0"})
             answer = await patient
 
-        error = answer.json()["error"]
-        assert (answer.status_code, error["code"], error["type"]) == (503, "slot_busy", "server_error")
+        # The one who waited had one request before it; the one who did not had two.
+        for refused, seconds in (answer, 1000), (at_once, 2000):
+            error = refused.json()["error"]
+            assert (refused.status_code, error["code"], error["type"]) == (503, "slot_busy", "server_error")
+            assert error["expected_start"] in error["message"]
+            assert seconds - 60 < int(refused.headers["retry-after"]) <= seconds
+            assert seconds - 60 < seconds_until(server, error["expected_start"]) <= seconds
         assert float(answer.headers["x-nextslot-waited"]) >= 2.9
-        assert int(answer.headers["retry-after"]) >= 1
-        # The forecast knows no start for a caller who will have left by then.
-        assert error["expected_start"] is None or error["expected_start"] in error["message"]
-        assert (at_once.status_code, at_once.headers["retry-after"]) == (503, "5")
         await assert_nothing_is_left(server, upstream)
+
+
+async def test_a_caller_for_whom_there_is_no_place_reads_an_expected_start_too(tmp_path: Path) -> None:
+    async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url) as server:
+        learn_seconds(server, 1000)
+        async with callers(server, [chat("held")] * 3):
+            server.scheduler._runtime.direct.most_waiting = 2
+            answer = await server.client.post(CHAT, json=chat("plain", stream=True))
+
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "slot_busy")
+        assert 2900 < int(answer.headers["retry-after"]) <= 3000
+        assert 2900 < seconds_until(server, answer.json()["error"]["expected_start"]) <= 3000
+
+
+async def test_a_stream_reads_its_expected_start_even_if_its_wait_ends_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "FIRST_COMMENT_SECONDS", 0.2)
+    async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url, wait_seconds=2) as server:
+        learn_seconds(server, 1000)
+        async with callers(server, [chat("held")] * 2):
+            answer = await server.client.post(CHAT, json=chat("plain", stream=True))
+
+        comment, *_, last, _ = answer.text.split("\n\n")
+        error = json.loads(last.removeprefix("data: "))["error"]
+        place, seconds = comment.removesuffix(" s").split(", expected start in ")
+        assert place == ": place 2"
+        assert 1900 < int(seconds) <= 2000
+        assert error["code"] == "slot_busy"
+        assert 1900 < seconds_until(server, error["expected_start"]) <= 2000
 
 
 async def test_a_stream_whose_wait_is_over_ends_with_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

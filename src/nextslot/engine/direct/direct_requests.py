@@ -102,8 +102,7 @@ class DirectExecutionHandler:
     # Functions over a transaction.
 
     def request(self, tx: Tx, wanted: NewDirect, run_id: str, now: Instant) -> Direct:
-        """Stores the caller behind the waiting ones. The first caller of an office gets the reservation."""
-        office = self._intake.office(tx, wanted.office_id)
+        """Stores a new caller, unless too many wait already."""
         direct_id = wanted.direct_id or run_id
         if direct.find(tx, direct_id, wanted.office_id) is not None:
             raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
@@ -114,11 +113,17 @@ class DirectExecutionHandler:
             raise OverQuota("direct_callers", f"{granted:,} direct requests of this office may wait")
         if ahead >= self.most_waiting:
             raise SlotBusy(ahead, f"{ahead} callers are waiting already; try again later")
+        return self.add(tx, wanted, run_id, now)
+
+    def add(self, tx: Tx, wanted: NewDirect, run_id: str, now: Instant) -> Direct:
+        """Stores the caller behind the waiting ones. The first caller of an office gets the reservation."""
+        office = self._intake.office(tx, wanted.office_id)
+        counters = self._lanes.counters(tx).office(wanted.office_id)
         job_type = self._job_types.get(wanted.job_type)
         resources, affinity = job_type.needs(wanted.params), wanted.affinity or job_type.affinity(wanted.params)
         caller = Direct(
             run_id=run_id,
-            direct_id=direct_id,
+            direct_id=wanted.direct_id or run_id,
             node_id=self._node,
             office_id=wanted.office_id,
             lane_id=self._lanes.lane_for(tx, office, None, wanted.job_type, resources, affinity),
@@ -416,8 +421,8 @@ class DirectExecutionHandler:
         for office_id in waited_in:
             await self.callers.read_places(store, office_id)
 
-    def _connect(self, wanted: NewDirect) -> tuple[str, ConnectedCaller]:
-        now = self._clock.now()
+    def check(self, wanted: NewDirect) -> None:
+        """Raises Invalid for a request that could not be carried out."""
         as_job = NewJob(
             job_type=wanted.job_type,
             params=wanted.params,
@@ -426,7 +431,7 @@ class DirectExecutionHandler:
             created_by=wanted.created_by,
             affinity=wanted.affinity,
         )
-        self._intake.check([as_job], now)
+        self._intake.check([as_job], self._clock.now())
         if wanted.webhook is not None:
             self._webhooks.refuse_wrong("webhook", wanted.webhook, DIRECT_EVENTS)
         if not request_checks.is_number(wanted.wait_timeout_seconds, above=-1e-9):
@@ -436,6 +441,9 @@ class DirectExecutionHandler:
             raise Invalid("is neither true nor false; give one of them", field="detach")
         if wanted.direct_id is not None:
             _refuse_wrong_id(wanted.direct_id)
+
+    def _connect(self, wanted: NewDirect) -> tuple[str, ConnectedCaller]:
+        self.check(wanted)
         run_id = self._chance.new_id()
         self._tracer.called(run_id)
         caller = self.callers[run_id] = ConnectedCaller(wanted.direct_id or run_id, run_id)

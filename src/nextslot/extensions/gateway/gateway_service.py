@@ -6,7 +6,7 @@ A request's body stays in memory, in a `Call`: the store gets the model and the 
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from nextslot.errors import Problem
 from nextslot.executors.run_context import MAX_RESULT_BYTES, Fail, QuotaExceeded, RunContext
 from nextslot.extension_api import Attached, Counters
 from nextslot.extension_api.host import Host
+from nextslot.system.instant import Instant
 
 from .error_form import in_the_protocols_form
 from .protocol import CHAT, ENDPOINTS, Body, ProtocolError, checked
@@ -42,6 +43,8 @@ OLLAMA_BASE_URL = "http://127.0.0.1:11434"
 # How many bytes may wait for a slow reader before the gateway stops reading from the upstream.
 MOST_UNSENT = 1024 * 1024
 MOST_NAMED = 10
+# How long callers who are refused share the expected start of a further request for the same model.
+NEXT_START_SECONDS = 5.0
 ANSWER_FILE = "answer.json"
 
 _PARAMS = {
@@ -110,6 +113,8 @@ class GatewayService(Attached):
         self._upstreams: dict[str, Upstream] = {}
         self._calls: dict[str, Call] = {}
         self._answered: Counter[tuple[str, ...]] = Counter()
+        # By office and model, when a forecast of a further request was begun, and the expected start.
+        self._next_starts: dict[tuple[str, str], tuple[Instant, asyncio.Future[Instant | None]]] = {}
         host.job_types.add(
             JOB_TYPE,
             self.request,
@@ -268,6 +273,21 @@ class GatewayService(Attached):
 
     def note_answer(self, call: Call, status: int) -> None:
         self._answered[call.model, str(status)] += 1
+
+    async def start_of_next(
+        self, office_id: str, call: Call, forecast: Callable[[], Coroutine[Any, Any, Instant | None]]
+    ) -> Instant | None:
+        """Returns when a further request like this one would start. Callers who are refused soon after each other
+        share one forecast.
+        """
+        now = self.host.clock.now()
+        self._next_starts = {
+            key: kept for key, kept in self._next_starts.items() if kept[0] <= now < kept[0].after(NEXT_START_SECONDS)
+        }
+        key = (office_id, call.model)
+        if key not in self._next_starts:
+            self._next_starts[key] = now, asyncio.ensure_future(forecast())
+        return await asyncio.shield(self._next_starts[key][1])
 
     async def request(
         self, run: RunContext, model: str, endpoint: str = CHAT, upstream: str | None = None, body: Body | None = None
