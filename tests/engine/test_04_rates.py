@@ -121,6 +121,26 @@ async def test_tokens_are_taken_when_a_run_ends_and_nothing_starts_while_more_we
         assert await started(scheduler, jobs) == [0, 31.5, 71.5]
 
 
+@pytest.mark.parametrize("end", ["fail", "stop", "return"])
+async def test_tokens_that_a_run_has_counted_itself_are_taken_however_it_ends(tmp_path: Path, end: str) -> None:
+    limits = Limits(rates={"type:count": {RateUnit.TOKENS: Rate(60, 10)}})
+    async with rated_scheduler(tmp_path, limits=limits, concurrency=1) as scheduler:
+
+        @scheduler.job_type("count")
+        async def count(run: Any) -> None:
+            run.used_tokens = 40
+            await asyncio.sleep(0.5 if end != "stop" else 100)
+            if end == "fail":
+                raise ValueError
+
+        wanted = NewJob(
+            job_type="count", timeout_seconds=0.5 if end == "stop" else None, retry_policy={"max_attempts": 1}
+        )
+        jobs = await scheduler.submit_many([wanted] * 3)
+
+        assert await started(scheduler, jobs) == [0, 31.5, 71.5]
+
+
 async def test_starts_and_tokens_have_buckets_of_their_own(tmp_path: Path) -> None:
     limits = Limits(rates={"type:talk": {RateUnit.TOKENS: Rate(60, 10), RateUnit.STARTS: Rate(60, 1)}})
     async with rated_scheduler(tmp_path, limits=limits, concurrency=1) as scheduler:

@@ -147,6 +147,19 @@ async def _brief(asked: Asked) -> None:
     await _plain(asked)
 
 
+async def _usage_null(asked: Asked) -> None:
+    """Streams with `usage` in every chunk: null, and the numbers in a chunk of its own."""
+    is_asked = bool((asked.body.get("stream_options") or {}).get("include_usage"))
+    null: dict[str, Any] = {"usage": None} if is_asked else {}
+    await asked.opened()
+    await asked.chunk(None, choices=[], filtered="no", **null)
+    await asked.chunk(OWL, **null)
+    await asked.chunk(None, "stop", **null)
+    if is_asked:
+        await asked.chunk(None, choices=[], usage={"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7})
+    await asked.send(b"data: [DONE]\n\n")
+
+
 async def _held_in_the_middle(asked: Asked) -> None:
     await asked.opened()
     await asked.chunk("an ")
@@ -213,6 +226,7 @@ def _refuses(status: int, content: Any, *more: str) -> Behaviour:
 BEHAVIOURS: dict[str, Behaviour] = {
     "plain": _plain,
     "held": _held,
+    "usage-null": _usage_null,
     **{f"brief-{name}": _brief for name in "abc"},
     "held-in-the-middle": _held_in_the_middle,
     "never": _never,

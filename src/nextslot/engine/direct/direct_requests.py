@@ -194,7 +194,7 @@ class DirectExecutionHandler:
         lane = self._lanes.lane(tx, ended.lane_id)
         self._workers.free(tx, ended.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
-        self._lanes.counters(tx).use_tokens(lane, outcome.result)
+        self._lanes.counters(tx).use_tokens(lane, outcome)
         self._outages.after_run(tx, lane, outcome, now)
         return self._answer(tx, run_id, now)
 

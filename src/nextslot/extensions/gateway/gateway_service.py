@@ -22,7 +22,7 @@ from nextslot.extension_api.host import Host
 from nextslot.system.instant import Instant
 
 from .error_form import in_the_protocols_form
-from .protocol import CHAT, ENDPOINTS, Body, ProtocolError, checked
+from .protocol import CHAT, ENDPOINTS, Body, ProtocolError, checked, estimated_tokens, has_usage_in_stream
 from .settings import GatewaySettings, ModelSettings, UpstreamSettings
 from .upstreams import (
     LIST_AGAIN_SECONDS,
@@ -90,6 +90,19 @@ class Call:
         return bool(self.body.get("stream"))
 
     @property
+    def hides_usage(self) -> bool:
+        """Returns whether the gateway asks for the numbers of tokens in a stream whose client does not."""
+        return self.is_stream and self.target.upstream.config.asks_usage and not has_usage_in_stream(self.body)
+
+    @property
+    def sent(self) -> Body:
+        """Returns the body for the upstream."""
+        body = self.body if self.model == self.target.name else {**self.body, "model": self.target.name}
+        if not self.hides_usage:
+            return body
+        return {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
+
+    @property
     def params(self) -> dict[str, Json]:
         """Returns the parameters that are stored of the call."""
         return {"model": self.model, "endpoint": self.endpoint, "upstream": self.target.upstream.config.name}
@@ -101,7 +114,7 @@ class Call:
             self._has_room.clear()
             await self._has_room.wait()
 
-    def sent(self, size: int) -> None:
+    def note_sent(self, size: int) -> None:
         self._unsent -= size
         self._has_room.set()
 
@@ -141,6 +154,7 @@ class GatewayService(Attached):
                 base_url=one.base_url,
                 token_env=one.token_env,
                 patterns=tuple(one.models),
+                asks_usage=one.ask_usage,
                 timeouts=timeouts,
             )
             self._upstreams[name] = upstream = Upstream(config, self._embedded)
@@ -307,21 +321,30 @@ class GatewayService(Attached):
     async def _answer(self, run: RunContext, call: Call) -> Any:
         usage: Mapping[str, Any] | None = None
         try:
-            async with aclosing(call.target.upstream.ask(call.endpoint, _renamed(call))) as parts:
+            async with aclosing(call.target.upstream.ask(call.endpoint, call.sent, call.hides_usage)) as parts:
                 async for part in parts:
-                    usage = usage if isinstance(part, Opened) else part.usage or usage
+                    if isinstance(part, Opened):
+                        run.used_tokens = estimated_tokens(call.body)
+                    else:
+                        usage = part.usage or usage
+                    if isinstance(part, Piece):
+                        run.used_tokens = max(run.used_tokens + part.has_text, _total(part.usage))
                     run.note("answer", {"part": part})
                     if isinstance(part, Piece):
                         await call.room_after(len(part.data))
         except UpstreamError as error:
             run.note("answer", {"part": error.shown})
             return _failed(error, call)
+        except asyncio.CancelledError:
+            # The upstream may have read the whole request before the caller hung up.
+            run.used_tokens = run.used_tokens or estimated_tokens(call.body)
+            raise
         return {"model": call.model, "usage": usage}
 
     async def _as_job(self, run: RunContext, call: Call) -> Any:
         """Returns the answer as the result of a job; an answer that is too large for a result is an artifact."""
         try:
-            async with aclosing(call.target.upstream.ask(call.endpoint, _renamed(call))) as parts:
+            async with aclosing(call.target.upstream.ask(call.endpoint, call.sent)) as parts:
                 [answer] = [part async for part in parts if isinstance(part, Answer)]
         except UpstreamError as error:
             return _failed(error, call)
@@ -343,8 +366,8 @@ def _failed(error: UpstreamError, call: Call) -> Outcome:
     return Outcome.failed(error.kind, error.shown.message)
 
 
-def _renamed(call: Call) -> Body:
-    return call.body if call.model == call.target.name else {**call.body, "model": call.target.name}
+def _total(usage: Mapping[str, Any] | None) -> int:
+    return 0 if usage is None else int(usage.get("total_tokens", 0))
 
 
 def _body_problems(params: Mapping[str, Any]) -> list[Problem]:

@@ -206,8 +206,9 @@ class Relay(Response):
             case Opened():
                 await self._begin(send, part.headers)
             case Piece():
-                await self._event(send, part.data, is_last=part.is_last)
-                self._call.sent(len(part.data))
+                if part.data:
+                    await self._event(send, part.data, is_last=part.is_last)
+                    self._call.note_sent(len(part.data))
             case ProtocolError():
                 await self._fail(part, send)
 

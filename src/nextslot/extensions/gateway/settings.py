@@ -21,6 +21,9 @@ class UpstreamSettings(Section):
     models: list[Name] = Field(
         default=[], description="The models it serves; `*` stands for any text. Empty: the upstream is asked."
     )
+    ask_usage: bool = Field(
+        default=True, description="Whether streams ask it for the numbers of tokens, by `stream_options`."
+    )
     resource: Name | None = Field(
         default=None, description="The resource that its models occupy; none: its name, `ollama` for the embedded one."
     )
