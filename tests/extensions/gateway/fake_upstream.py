@@ -240,6 +240,16 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "429": _refuses(
         429, {"error": {"message": "slow down", "type": "requests", "code": "rate_limit_exceeded"}}, "Retry-After: 7"
     ),
+    "429-ms": _refuses(429, {"error": {"message": "slow down"}}, "retry-after-ms: 1234567", "Retry-After: 1"),
+    "429-anthropic": _refuses(
+        429,
+        {"error": {"message": "slow down"}},
+        "anthropic-ratelimit-requests-reset: 1235",
+        "anthropic-ratelimit-requests-remaining: 0",
+        "anthropic-ratelimit-tokens-reset: 9999",
+        "anthropic-ratelimit-tokens-remaining: 17",
+    ),
+    "429-ietf": _refuses(429, {"error": {"message": "slow down"}}, "ratelimit-reset: 1235"),
     "500": _refuses(500, b"Internal Server Error"),
     "400": _refuses(400, {"error": {"message": "too long", "type": "invalid_request_error", "param": "messages"}}),
     "401": _refuses(401, {"error": {"message": "Incorrect API key provided: sekret-1"}}),

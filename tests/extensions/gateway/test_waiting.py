@@ -243,6 +243,29 @@ async def test_a_hang_up_stops_the_upstreams_work_at_once(tmp_path: Path, model:
         assert (ended.status, ended.failure_kind) == ("FAILED", "cancelled")
 
 
+async def test_so_many_requests_of_an_api_key_run_at_once_and_others_do_not_wait_for_it(tmp_path: Path) -> None:
+    async with (
+        fake_upstream() as upstream,
+        gateway(tmp_path, upstream.base_url, 3, limit_keys={"caller:*": 1}, limit_callers=True) as server,
+    ):
+        await server.scheduler.keys.create("root", ["admin"])
+        _, ada = await server.scheduler.keys.create("ada", ["submit"])
+        _, ben = await server.scheduler.keys.create("ben", ["submit"])
+        tasks = []
+        for number, key in enumerate((ada, ada, ada, ben, ben)):
+            headers = {"Authorization": f"Bearer {key}"}
+            asked = server.client.post(CHAT, json=chat("held", str(number)), headers=headers)
+            tasks.append(asyncio.create_task(asked))
+            await eventually(lambda number=number: connected(server) > number)  # type: ignore[misc]
+        await eventually(lambda: upstream.active == 2)
+
+        assert upstream.texts == ["0", "3"], "each has one, although three slots are free or were"
+        assert waiting(server) == 3
+        upstream.opened.set()
+        assert [answer.status_code for answer in await asyncio.gather(*tasks)] == [200] * 5
+        assert upstream.most_active == 2
+
+
 async def test_a_key_that_is_deleted_ends_its_streams(tmp_path: Path) -> None:
     async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url) as server:
         _, root = await server.scheduler.keys.create("root", ["admin"])

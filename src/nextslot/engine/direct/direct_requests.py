@@ -66,6 +66,7 @@ class NewDirect:
     webhook: Mapping[str, Json] | None = None
     created_by: str | None = None
     affinity: str | None = None
+    limit_keys: Sequence[str] | None = None
 
 
 class CallersStore(Protocol):
@@ -121,12 +122,13 @@ class DirectExecutionHandler:
         counters = self._lanes.counters(tx).office(wanted.office_id)
         job_type = self._job_types.get(wanted.job_type)
         resources, affinity = job_type.needs(wanted.params), wanted.affinity or job_type.affinity(wanted.params)
+        keys = None if wanted.limit_keys is None else tuple(dict.fromkeys(wanted.limit_keys))
         caller = Direct(
             run_id=run_id,
             direct_id=wanted.direct_id or run_id,
             node_id=self._node,
             office_id=wanted.office_id,
-            lane_id=self._lanes.lane_for(tx, office, None, wanted.job_type, resources, affinity),
+            lane_id=self._lanes.lane_for(tx, office, None, wanted.job_type, resources, affinity, keys),
             job_type=wanted.job_type,
             params=wanted.params,
             status=DirectStatus.WAITING,
@@ -430,6 +432,7 @@ class DirectExecutionHandler:
             timeout_seconds=wanted.timeout_seconds,
             created_by=wanted.created_by,
             affinity=wanted.affinity,
+            limit_keys=wanted.limit_keys,
         )
         self._intake.check([as_job], self._clock.now())
         if wanted.webhook is not None:

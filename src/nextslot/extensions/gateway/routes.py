@@ -148,6 +148,8 @@ class Relay(Response):
         }
         if caller.key_id is not None:
             options["created_by"] = caller.name
+            if service.settings.limit_callers:
+                options["limit_keys"] = [f"caller:{caller.name}"]
         self._options = options
         self._updates = scheduler.stream_direct(JOB_TYPE, call.params, **options)
         self._wait_seconds = wait_seconds

@@ -53,6 +53,10 @@ class GatewaySettings(Section):
         default={}, description="Model servers, by name; none: Ollama on this machine, and the embedded model."
     )
     models: dict[str, ModelSettings] = Field(default={}, description="Models with a name or a resource of their own.")
+    limit_callers: bool = Field(
+        default=False,
+        description="Whether a request has the limit key `caller:NAME`, the name of its API key; see `limits.keys`.",
+    )
     offices: dict[str, Name] = Field(
         default={}, description="The office of a key, by the key's name, if the key is for all offices."
     )

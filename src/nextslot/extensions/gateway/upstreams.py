@@ -33,6 +33,8 @@ LIST_AGAIN_SECONDS = 2.0
 END_SECONDS = 0.2
 # An idle connection is closed before most servers close it, so that no request meets a connection that is closing.
 IDLE_SECONDS = 3.0
+# The headers of an answer, by their beginnings, that its client gets, and that say when a used-up quota is renewed.
+PASSED_ON = ("retry-after", "x-ratelimit-", "ratelimit-", "anthropic-ratelimit-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,13 +343,12 @@ class Upstream:
             return self._broken(said, FailureKind.PERMISSION)
         if not 400 <= status < 600:
             return self._broken(f"answered {status}: {why}")
-        later = {"Retry-After": response.headers["retry-after"]} if "retry-after" in response.headers else {}
         shown = ProtocolError(
             status,
             f"{self._called} answered {status}: {why}",
             _text(error, "code") or ("model_not_found" if status == 404 else None),
             _text(error, "param"),
-            headers={**_passed_on(response), **later},
+            headers=_passed_on(response),
             type=_text(error, "type"),
         )
         return UpstreamError(shown, _kind(status))
@@ -477,7 +478,7 @@ def _is_last(chunk: Mapping[str, Any]) -> bool:
 
 
 def _passed_on(response: httpx2.Response) -> dict[str, str]:
-    return {name: value for name, value in response.headers.items() if name.startswith("x-ratelimit-")}
+    return {name: value for name, value in response.headers.items() if name.startswith(PASSED_ON)}
 
 
 def _described(name: str) -> dict[str, Any]:
