@@ -166,6 +166,16 @@ async def _held_in_the_middle(asked: Asked) -> None:
     await asked.until_gone()
 
 
+async def _held_after_one(asked: Asked) -> None:
+    await asked.opened()
+    await asked.chunk("an ")
+    await asked.upstream.opened.wait()
+    for word in ("🦉 ", "says"):
+        await asked.chunk(word)
+    await asked.chunk(None, "stop")
+    await asked.send(b"data: [DONE]\n\n")
+
+
 async def _never(asked: Asked) -> None:
     await asked.until_gone()
 
@@ -229,6 +239,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "usage-null": _usage_null,
     **{f"brief-{name}": _brief for name in "abc"},
     "held-in-the-middle": _held_in_the_middle,
+    "held-after-one": _held_after_one,
     "never": _never,
     "broken": _broken,
     "broken-body": _broken_body,

@@ -33,11 +33,7 @@ MOST_RUNNING = 10_000
 MOST_SCHEDULES = 500
 # A forecast assumes that reservations are renewed, and that a resource which does not answer stays held.
 NEVER = Instant(2**62)
-
-
 CALLERS = "direct_executions"
-
-
 NO_PARAMS: Mapping[str, Json] = {}
 NONE_SIZED: Mapping[str, str] = {}
 
