@@ -37,6 +37,11 @@ def connected(server: Server) -> int:
     return len(server.scheduler._runtime.direct.callers)
 
 
+def places(server: Server) -> list[int | None]:
+    """Returns the place that each waiting caller was sent last, by arrival."""
+    return [one._place for one in server.scheduler._runtime.direct.callers.values() if not one.has_started]
+
+
 @asynccontextmanager
 async def callers(server: Server, wanted: list[dict[str, Any]]) -> AsyncIterator[list["asyncio.Task[httpx2.Response]"]]:
     """Sends requests one after the other, while the first ones occupy the slots."""
@@ -74,10 +79,12 @@ async def test_200_callers_are_answered_in_their_order_and_no_slot_is_lost(tmp_p
         wanted = [chat("held", str(n), stream=n % 2 == 0) for n in range(200)]
         async with callers(server, wanted) as tasks:
             assert waiting(server) == 200 - slots
+            await eventually(lambda: places(server) == list(range(200 - slots)))
             leaving = tasks[50:150:5]
             for task in leaving:
                 task.cancel()
             await eventually(lambda: waiting(server) == 180 - slots)
+            await eventually(lambda: places(server) == list(range(180 - slots)))
             upstream.opened.set()
             answers = await asyncio.gather(*(task for task in tasks if task not in leaving))
 
@@ -264,6 +271,30 @@ async def test_so_many_requests_of_an_api_key_run_at_once_and_others_do_not_wait
         upstream.opened.set()
         assert [answer.status_code for answer in await asyncio.gather(*tasks)] == [200] * 5
         assert upstream.most_active == 2
+
+
+async def test_no_token_of_a_stream_waits_for_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url) as server:
+        store, can_commit = server.scheduler._access.store, asyncio.Event()
+        commit = type(store).write
+
+        async def held(self: Any, *given: Any, **more: Any) -> Any:
+            await can_commit.wait()
+            return await commit(self, *given, **more)
+
+        body = chat("held-after-one", stream=True)
+        async with asyncio.timeout(60), server.client.stream("POST", CHAT, json=body) as answer:
+            lines = aiter(answer.aiter_lines())
+            assert "an " in await anext(lines)
+            monkeypatch.setattr(type(store), "write", held)
+            upstream.opened.set()
+            rest = [line async for line in lines if line]
+            assert connected(server) == 1, "the end of the work is not stored yet"
+            can_commit.set()
+
+        assert [one for one in rest if "says" in one]
+        assert rest[-1] == "data: [DONE]"
+        await assert_nothing_is_left(server, upstream)
 
 
 async def test_a_key_that_is_deleted_ends_its_streams(tmp_path: Path) -> None:
