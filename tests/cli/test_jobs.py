@@ -300,6 +300,14 @@ def test_a_time_may_be_given_from_now_on(nextslot: Terminal) -> None:
     nextslot("cancel", job["job_id"])
 
 
+def test_a_job_gets_its_affinity_and_its_limit_keys(nextslot: Terminal) -> None:
+    options = ("--affinity", "llama", "--limit-key", "customer:7", "--limit-key", "tier:gold")
+    job_id = nextslot("submit", "echo", *options).word
+
+    job = nextslot("show", job_id, "--json").json
+    assert (job["affinity"], job["limit_keys"]) == ("llama", ["customer:7", "tier:gold"])
+
+
 def test_the_version_and_short_help_are_options(nextslot: Terminal) -> None:
     assert nextslot("--version").out.strip() == nextslot("version").out.strip()
     assert "Usage: nextslot" in nextslot("-h").out

@@ -96,9 +96,11 @@ def test_every_way_to_add_a_job_type_is_listed_with_its_parameters() -> None:
 
 
 def test_every_method_of_the_forecast_is_listed_with_its_parameters() -> None:
-    # `scheduler.dry_run` calls `dry_run`.
+    # `scheduler.dry_run` and `scheduler.expected_direct_start` call these two.
     assert listed_methods("Forecast") == {
-        name: parameters for name, parameters in methods_of(ForecastService).items() if name != "dry_run"
+        name: parameters
+        for name, parameters in methods_of(ForecastService).items()
+        if name not in ("dry_run", "start_of_direct")
     }
 
 

@@ -121,6 +121,26 @@ async def test_tokens_are_taken_when_a_run_ends_and_nothing_starts_while_more_we
         assert await started(scheduler, jobs) == [0, 31.5, 71.5]
 
 
+@pytest.mark.parametrize("end", ["fail", "stop", "return"])
+async def test_tokens_that_a_run_has_counted_itself_are_taken_however_it_ends(tmp_path: Path, end: str) -> None:
+    limits = Limits(rates={"type:count": {RateUnit.TOKENS: Rate(60, 10)}})
+    async with rated_scheduler(tmp_path, limits=limits, concurrency=1) as scheduler:
+
+        @scheduler.job_type("count")
+        async def count(run: Any) -> None:
+            run.used_tokens = 40
+            await asyncio.sleep(0.5 if end != "stop" else 100)
+            if end == "fail":
+                raise ValueError
+
+        wanted = NewJob(
+            job_type="count", timeout_seconds=0.5 if end == "stop" else None, retry_policy={"max_attempts": 0}
+        )
+        jobs = await scheduler.submit_many([wanted] * 3)
+
+        assert await started(scheduler, jobs) == [0, 31.5, 71.5]
+
+
 async def test_starts_and_tokens_have_buckets_of_their_own(tmp_path: Path) -> None:
     limits = Limits(rates={"type:talk": {RateUnit.TOKENS: Rate(60, 10), RateUnit.STARTS: Rate(60, 1)}})
     async with rated_scheduler(tmp_path, limits=limits, concurrency=1) as scheduler:
@@ -391,3 +411,27 @@ async def test_many_waiting_jobs_of_full_keys_cost_no_more_than_a_page_of_lanes(
         # 40 lanes are full: a lane of each is read, 16 at once.
         assert statements.count("lanes.of_class") <= 3
         assert len(statements) <= 70, statements
+
+
+async def test_so_many_direct_requests_of_a_key_run_at_once_and_no_unit_lies_idle_for_the_next(tmp_path: Path) -> None:
+    limits = Limits(resources={"gpu": 2}, limit_keys={"customer:*": 1})
+    async with rated_scheduler(tmp_path, limits=limits, concurrency=10) as scheduler:
+
+        @scheduler.job_type("draw", resources=["gpu"])
+        async def draw(run: Any) -> None:
+            await asyncio.sleep(10)
+
+        callers = []
+        for key in ("customer:a", "customer:a", "customer:b", "customer:b"):
+            callers.append(asyncio.create_task(scheduler.run_direct("draw", limit_keys=[key])))
+            await asyncio.sleep(0.01)
+        ended = await asyncio.gather(*callers)
+
+        assert [round(one.waited_seconds or 0) for one in ended] == [0, 10, 0, 10]
+
+
+@pytest.mark.parametrize("keys", ["a", [], ["x" * 201]])
+async def test_wrong_keys_of_a_direct_request_are_refused(tmp_path: Path, keys: Any) -> None:
+    async with rated_scheduler(tmp_path) as scheduler:
+        with pytest.raises(Invalid, match="limit_keys"):
+            await scheduler.run_direct("mail", limit_keys=keys)

@@ -18,8 +18,9 @@ from nextslot import (
     Scheduler,
     testing,
 )
-from nextslot.domain import Forecast
+from nextslot.domain import Direct, Forecast
 from nextslot.engine.forecast import forecast_simulator, queue_snapshot
+from nextslot.errors import SlotBusy
 from nextslot.system.instant import Instant
 from tests.support import new_scheduler, running_scheduler
 
@@ -150,6 +151,32 @@ async def test_a_caller_without_patience_is_not_waited_for(tmp_path: Path) -> No
         await testing.settled()
 
         await assert_comes_true(scheduler, jobs)
+
+
+async def test_callers_whose_waits_end_before_are_forecast_as_if_they_stayed(tmp_path: Path) -> None:
+    async with scheduler_with_past(tmp_path) as scheduler:
+        now = scheduler._clock.now()
+        callers = [
+            asyncio.create_task(scheduler.run_direct("long", direct_id=f"d{n}", wait_timeout_seconds=wait))
+            for n, wait in enumerate((300, 5, 5, 300))
+        ]
+        await testing.settled()
+
+        made = await scheduler.forecast.queue()
+        places = [(await scheduler.direct(f"d{n}")).run_id for n in range(4)]
+        starts = [made.jobs[run_id].expected_start for run_id in places]
+        further = await scheduler.expected_direct_start("long", wait_timeout_seconds=0)
+        ended = await asyncio.gather(*callers, return_exceptions=True)
+
+        length = LENGTHS["long"]
+        # The last one foresees that those before it leave.
+        assert starts == pytest.approx([now, now.after(length), now.after(2 * length), now.after(length)], abs=1000)
+        assert further == pytest.approx(now.after(4 * length), abs=1000)
+        assert [type(one) for one in ended] == [Direct, SlotBusy, SlotBusy, Direct]
+        last = ended[3]
+        assert isinstance(last, Direct)
+        assert last.started_at == pytest.approx(starts[3], abs=1000)
+        assert len((await scheduler.lists.direct()).items) == 4, "a forecast stores no caller"
 
 
 async def test_a_starving_job_keeps_its_units_in_the_forecast_too(tmp_path: Path) -> None:

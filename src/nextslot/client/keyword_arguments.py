@@ -28,6 +28,7 @@ class DirectOptions(TypedDict, total=False):
     timeout_seconds: float | None
     detach: bool
     affinity: str | None
+    limit_keys: Sequence[str] | None
     direct_id: str | None
     webhook: Json | None
     office_id: str

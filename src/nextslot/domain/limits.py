@@ -49,6 +49,11 @@ def key_limit(office_id: str, name: str) -> str:
     return f"key:{office_id}/{name}"
 
 
+def is_key(limit_key: str) -> bool:
+    """Returns whether a limit is that of a key that jobs carry."""
+    return limit_key.startswith("key:")
+
+
 def is_local(limit_key: str) -> bool:
     """Whether a limit belongs to one office; all others are shared between offices."""
     return limit_key.startswith(("office:", "role:", "affinity:", "key:"))

@@ -83,6 +83,8 @@ class Outcome(OutcomeFields):
     quota_resource: str | None = None
     # For a failure of kind `parked`: the signal that the session waits for.
     park: Mapping[str, Json] | None = None
+    # How many tokens the work has used, if its result does not say so.
+    used_tokens: int = 0
 
     @classmethod
     def completed(cls, result: Json = None) -> "Outcome":

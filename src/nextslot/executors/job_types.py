@@ -18,6 +18,8 @@ from .signatures import Handler, Signature, function_of, signature_of
 
 # Returns the resources that a job needs, in addition to those of its type, because of its parameters.
 InferResources = Callable[[Mapping[str, Any]], Mapping[str, int]]
+# Returns what the resources of a job should have loaded, such as a model; None if that does not matter.
+InferAffinity = Callable[[Mapping[str, Any]], str | None]
 # Raises if no job of this role can run in this office; None if the office is not known yet.
 CheckRole = Callable[[str | None, Office | None], None]
 # Returns problems with parameters that fit the JSON Schema, for rules that a schema cannot express.
@@ -33,6 +35,7 @@ class JobTypeOptions(TypedDict, total=False):
     stall_timeout_seconds: float | None
     retry_policy: Mapping[str, Any] | None
     infer_resources: InferResources | None
+    infer_affinity: InferAffinity | None
     check: Check | None
     check_role: CheckRole | None
     has_session: bool
@@ -62,6 +65,7 @@ class JobType:
     stall_timeout_seconds: float | None = None
     retry_policy: Mapping[str, Any] | None = None
     infer_resources: InferResources | None = None
+    infer_affinity: InferAffinity | None = None
     validator: jsonschema_rs.Validator = field(repr=False, compare=False)
     # What the handler's annotations require beyond the schema; None if nothing.
     signature: Signature | None = field(default=None, repr=False, compare=False)
@@ -81,6 +85,10 @@ class JobType:
         if self.infer_resources is None:
             return dict(self.resources)
         return {**self.resources, **resource_units(self.infer_resources(params))}
+
+    def affinity(self, params: Mapping[str, Any]) -> str | None:
+        """Returns the affinity of a job with these parameters that gives none."""
+        return None if self.infer_affinity is None else self.infer_affinity(params)
 
     def call(self, run: RunContext) -> Any:
         """Calls the handler. The result of an async handler must be awaited."""

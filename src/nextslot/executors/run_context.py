@@ -145,6 +145,8 @@ class RunContext:
         self.set_session: Callable[[str], Coroutine[Any, Any, None]] | None = None
         self.fraction: float | None = None
         self.text = ""
+        # How many tokens the run has used so far. A handler sets it; rates count it if the result does not say so.
+        self.used_tokens = 0
         self.log_cap: int | None = None
         # The callback that receives progress and output; set only if needed.
         self.listen: Listener | None = None

@@ -66,6 +66,7 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import checkpoints, direct, groups, jobs, runs, signals
 from nextslot.store.tables.jobs import Place
 from nextslot.system.disk_space import DiskSpace
+from nextslot.system.instant import Instant
 
 from .job_changes import change_job, refuse_wrong
 from .runtime import Runtime
@@ -555,6 +556,26 @@ class Services:
         async with aclosing(self._runtime.direct.stream(self._access, wanted)) as updates:
             async for update in updates:
                 yield update
+
+    async def expected_direct_start(
+        self,
+        job_type: str,
+        params: Mapping[str, Json] | None = None,
+        *,
+        created_by: str | None = None,
+        wait_seconds: float = 5,
+        **options: Unpack[DirectOptions],
+    ) -> Instant | None:
+        """Returns when the work of a direct request would start if it were made now and its caller stayed, however
+        long that takes. Stores nothing. Waits at most `wait_seconds` for the forecast; None if it is not known.
+        """
+        own = {"job_type": job_type, "params": {} if params is None else params}
+        wanted = arguments.new_direct(**own, created_by=created_by, **options)
+        handler, run_id = self._runtime.direct, self._runtime.chance.new_id()
+        handler.check(wanted)
+        return await self.forecast.start_of_direct(
+            self._access, lambda tx: handler.add(tx, wanted, run_id, self._clock.now()), wait_seconds
+        )
 
     def _refuse_unless_taking(self) -> None:
         if self._access.gate.is_draining:

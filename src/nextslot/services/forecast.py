@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nextslot.domain import DEFAULT_OFFICE, Confidence, Expected, Forecast, Job, Json, Reason, Stage, Why
+from nextslot.domain import DEFAULT_OFFICE, Confidence, Direct, Expected, Forecast, Job, Json, Reason, Stage, Why
 from nextslot.domain.run_estimates import guess
 from nextslot.engine.cluster.node_registry import NodeRegistry
 from nextslot.engine.forecast.expected_starts import make_forecast
@@ -108,6 +108,16 @@ class ForecastService:
         if made is None:
             return accepted, await self._why(explained, Expected(), None)
         return accepted, await self._why(explained, _of(made, explained), made.made_at)
+
+    async def start_of_direct(self, access: UnitOfWork, add: Work[Direct], wait_seconds: float = 5) -> Instant | None:
+        """Returns when the work of a further direct caller would start, if the caller stayed; None if that is unknown
+        or not ready in time. Stores nothing.
+        """
+        run_id, snapshot = await access.try_out(
+            add, lambda tx, added: (added.run_id, self._snapshot(tx, added.office_id))
+        )
+        made = await self._trial(snapshot, wait_seconds)
+        return None if made is None else made.jobs.get(run_id, Expected()).expected_start
 
     async def _why(self, explained: Explained, expected: Expected, made_at: Instant | None) -> Why:
         job = explained.job

@@ -141,10 +141,39 @@ async def _held(asked: Asked) -> None:
         await _plain(asked)
 
 
+async def _brief(asked: Asked) -> None:
+    """Answers after a tenth of a second."""
+    await asyncio.sleep(0.1)
+    await _plain(asked)
+
+
+async def _usage_null(asked: Asked) -> None:
+    """Streams with `usage` in every chunk: null, and the numbers in a chunk of its own."""
+    is_asked = bool((asked.body.get("stream_options") or {}).get("include_usage"))
+    null: dict[str, Any] = {"usage": None} if is_asked else {}
+    await asked.opened()
+    await asked.chunk(None, choices=[], filtered="no", **null)
+    await asked.chunk(OWL, **null)
+    await asked.chunk(None, "stop", **null)
+    if is_asked:
+        await asked.chunk(None, choices=[], usage={"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7})
+    await asked.send(b"data: [DONE]\n\n")
+
+
 async def _held_in_the_middle(asked: Asked) -> None:
     await asked.opened()
     await asked.chunk("an ")
     await asked.until_gone()
+
+
+async def _held_after_one(asked: Asked) -> None:
+    await asked.opened()
+    await asked.chunk("an ")
+    await asked.upstream.opened.wait()
+    for word in ("🦉 ", "says"):
+        await asked.chunk(word)
+    await asked.chunk(None, "stop")
+    await asked.send(b"data: [DONE]\n\n")
 
 
 async def _never(asked: Asked) -> None:
@@ -207,7 +236,10 @@ def _refuses(status: int, content: Any, *more: str) -> Behaviour:
 BEHAVIOURS: dict[str, Behaviour] = {
     "plain": _plain,
     "held": _held,
+    "usage-null": _usage_null,
+    **{f"brief-{name}": _brief for name in "abc"},
     "held-in-the-middle": _held_in_the_middle,
+    "held-after-one": _held_after_one,
     "never": _never,
     "broken": _broken,
     "broken-body": _broken_body,
@@ -219,6 +251,16 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "429": _refuses(
         429, {"error": {"message": "slow down", "type": "requests", "code": "rate_limit_exceeded"}}, "Retry-After: 7"
     ),
+    "429-ms": _refuses(429, {"error": {"message": "slow down"}}, "retry-after-ms: 1234567", "Retry-After: 1"),
+    "429-anthropic": _refuses(
+        429,
+        {"error": {"message": "slow down"}},
+        "anthropic-ratelimit-requests-reset: 1235",
+        "anthropic-ratelimit-requests-remaining: 0",
+        "anthropic-ratelimit-tokens-reset: 9999",
+        "anthropic-ratelimit-tokens-remaining: 17",
+    ),
+    "429-ietf": _refuses(429, {"error": {"message": "slow down"}}, "ratelimit-reset: 1235"),
     "500": _refuses(500, b"Internal Server Error"),
     "400": _refuses(400, {"error": {"message": "too long", "type": "invalid_request_error", "param": "messages"}}),
     "401": _refuses(401, {"error": {"message": "Incorrect API key provided: sekret-1"}}),

@@ -26,12 +26,15 @@ async def gateway(
     base_url: str | None,
     slots: int = 1,
     rates: Mapping[str, Mapping[RateUnit, Rate]] | None = None,
+    affinity_wait_seconds: float = 0,
+    limit_keys: Mapping[str, int] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """Serves with one upstream, `fake`, at this address; None: with the usual upstreams."""
     upstreams = {} if base_url is None else {"fake": UpstreamSettings(base_url=base_url, token_env=None)}
     given = {"upstreams": upstreams, **settings}
-    limits = Limits(resources={"fake": slots}, rates=rates or {})
+    waits = {"fake": affinity_wait_seconds} if affinity_wait_seconds else {}
+    limits = Limits(resources={"fake": slots}, rates=rates or {}, affinity_waits=waits, limit_keys=limit_keys or {})
     scheduler = Scheduler(
         databases.url(tmp_path), data=tmp_path, extensions=[*extension_api.used_by_server(), "gateway"], limits=limits
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import openai
 import pytest
 
 from nextslot.extensions.gateway.settings import ModelSettings, UpstreamSettings
+from nextslot.system.instant import Instant
 from tests.extensions.gateway.fake_upstream import OWL, fake_upstream
 from tests.extensions.gateway.support import HELLO, chat, directs, gateway
 from tests.server.support import Server
@@ -177,6 +179,23 @@ async def test_a_plain_caller_gets_a_status_and_a_sentence(
         assert [one.status for one in await directs(server)][-1] == "FAILED"
     if model == "429":
         assert answer.headers["retry-after"] == "7"
+
+
+@pytest.mark.parametrize("model", ["429-ms", "429-anthropic", "429-ietf"])
+async def test_every_header_of_a_quota_reaches_its_hold(tmp_path: Path, model: str) -> None:
+    async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url) as server:
+        answer = await server.client.post(CHAT, json=chat(model))
+        now = server.scheduler._clock.now()
+        refused = await server.client.post(CHAT, json=chat("plain"), headers={"X-Nextslot-Wait": "0"})
+        [held] = (await server.client.get("/api/status")).json()["held"]
+
+    assert (answer.status_code, refused.status_code) == (429, 503)
+    assert held["resource"] == "fake"
+    until = Instant.of(datetime.fromisoformat(held["quota_until"]))
+    assert 1200 < (until - now) / 1_000_000 < 1236
+    assert any(
+        name in answer.headers for name in ("retry-after-ms", "anthropic-ratelimit-requests-reset", "ratelimit-reset")
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from nextslot.domain.limits import Rate, RateUnit
 from nextslot.extensions.gateway import routes
+from nextslot.system.instant import Instant
 from tests.extensions.gateway.fake_upstream import OWL, FakeUpstream, fake_upstream
 from tests.extensions.gateway.support import chat, directs, gateway
 from tests.server.support import Server
@@ -33,6 +35,11 @@ def waiting(server: Server) -> int:
 
 def connected(server: Server) -> int:
     return len(server.scheduler._runtime.direct.callers)
+
+
+def places(server: Server) -> list[int | None]:
+    """Returns the place that each waiting caller was sent last, by arrival."""
+    return [one._place for one in server.scheduler._runtime.direct.callers.values() if not one.has_started]
 
 
 @asynccontextmanager
@@ -72,10 +79,12 @@ async def test_200_callers_are_answered_in_their_order_and_no_slot_is_lost(tmp_p
         wanted = [chat("held", str(n), stream=n % 2 == 0) for n in range(200)]
         async with callers(server, wanted) as tasks:
             assert waiting(server) == 200 - slots
+            await eventually(lambda: places(server) == list(range(200 - slots)))
             leaving = tasks[50:150:5]
             for task in leaving:
                 task.cancel()
             await eventually(lambda: waiting(server) == 180 - slots)
+            await eventually(lambda: places(server) == list(range(180 - slots)))
             upstream.opened.set()
             answers = await asyncio.gather(*(task for task in tasks if task not in leaving))
 
@@ -153,24 +162,66 @@ async def _first(lines: AsyncIterator[str], count: int) -> AsyncIterator[str]:
             yield line
 
 
-async def test_a_caller_whose_wait_is_over_reads_when_a_start_is_expected(tmp_path: Path) -> None:
+def learn_seconds(server: Server, seconds: float) -> None:
+    """Lets forecasts expect requests to take so long."""
+    for _ in range(5):
+        server.scheduler._runtime.durations.note("model_request", seconds, {})
+
+
+def seconds_until(server: Server, expected_start: str) -> float:
+    return (Instant.of(datetime.fromisoformat(expected_start)) - server.scheduler._clock.now()) / 1_000_000
+
+
+async def test_a_caller_whose_wait_is_over_reads_when_its_start_was_expected(tmp_path: Path) -> None:
     async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url) as server:
-        await server.client.post(CHAT, json=chat("plain"))
+        learn_seconds(server, 1000)
         async with callers(server, [chat("held")]):
             patient = asyncio.create_task(
                 server.client.post(CHAT, json=chat("plain"), headers={"X-Nextslot-Wait": "3"})
             )
+            await eventually(lambda: waiting(server) == 1)
             at_once = await server.client.post(CHAT, json=chat("plain"), headers={"X-Nextslot-Wait": "0"})
             answer = await patient
 
-        error = answer.json()["error"]
-        assert (answer.status_code, error["code"], error["type"]) == (503, "slot_busy", "server_error")
+        # The one who waited had one request before it; the one who did not had two.
+        for refused, seconds in (answer, 1000), (at_once, 2000):
+            error = refused.json()["error"]
+            assert (refused.status_code, error["code"], error["type"]) == (503, "slot_busy", "server_error")
+            assert error["expected_start"] in error["message"]
+            assert seconds - 60 < int(refused.headers["retry-after"]) <= seconds
+            assert seconds - 60 < seconds_until(server, error["expected_start"]) <= seconds
         assert float(answer.headers["x-nextslot-waited"]) >= 2.9
-        assert int(answer.headers["retry-after"]) >= 1
-        # The forecast knows no start for a caller who will have left by then.
-        assert error["expected_start"] is None or error["expected_start"] in error["message"]
-        assert (at_once.status_code, at_once.headers["retry-after"]) == (503, "5")
         await assert_nothing_is_left(server, upstream)
+
+
+async def test_a_caller_for_whom_there_is_no_place_reads_an_expected_start_too(tmp_path: Path) -> None:
+    async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url) as server:
+        learn_seconds(server, 1000)
+        async with callers(server, [chat("held")] * 3):
+            server.scheduler._runtime.direct.most_waiting = 2
+            answer = await server.client.post(CHAT, json=chat("plain", stream=True))
+
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "slot_busy")
+        assert 2900 < int(answer.headers["retry-after"]) <= 3000
+        assert 2900 < seconds_until(server, answer.json()["error"]["expected_start"]) <= 3000
+
+
+async def test_a_stream_reads_its_expected_start_even_if_its_wait_ends_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "FIRST_COMMENT_SECONDS", 0.2)
+    async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url, wait_seconds=2) as server:
+        learn_seconds(server, 1000)
+        async with callers(server, [chat("held")] * 2):
+            answer = await server.client.post(CHAT, json=chat("plain", stream=True))
+
+        comment, *_, last, _ = answer.text.split("\n\n")
+        error = json.loads(last.removeprefix("data: "))["error"]
+        place, seconds = comment.removesuffix(" s").split(", expected start in ")
+        assert place == ": place 2"
+        assert 1900 < int(seconds) <= 2000
+        assert error["code"] == "slot_busy"
+        assert 1900 < seconds_until(server, error["expected_start"]) <= 2000
 
 
 async def test_a_stream_whose_wait_is_over_ends_with_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +248,53 @@ async def test_a_hang_up_stops_the_upstreams_work_at_once(tmp_path: Path, model:
         await assert_nothing_is_left(server, upstream)
         *_, ended = await directs(server)
         assert (ended.status, ended.failure_kind) == ("FAILED", "cancelled")
+
+
+async def test_so_many_requests_of_an_api_key_run_at_once_and_others_do_not_wait_for_it(tmp_path: Path) -> None:
+    async with (
+        fake_upstream() as upstream,
+        gateway(tmp_path, upstream.base_url, 3, limit_keys={"caller:*": 1}, limit_callers=True) as server,
+    ):
+        await server.scheduler.keys.create("root", ["admin"])
+        _, ada = await server.scheduler.keys.create("ada", ["submit"])
+        _, ben = await server.scheduler.keys.create("ben", ["submit"])
+        tasks = []
+        for number, key in enumerate((ada, ada, ada, ben, ben)):
+            headers = {"Authorization": f"Bearer {key}"}
+            asked = server.client.post(CHAT, json=chat("held", str(number)), headers=headers)
+            tasks.append(asyncio.create_task(asked))
+            await eventually(lambda number=number: connected(server) > number)  # type: ignore[misc]
+        await eventually(lambda: upstream.active == 2)
+
+        assert upstream.texts == ["0", "3"], "each has one, although three slots are free or were"
+        assert waiting(server) == 3
+        upstream.opened.set()
+        assert [answer.status_code for answer in await asyncio.gather(*tasks)] == [200] * 5
+        assert upstream.most_active == 2
+
+
+async def test_no_token_of_a_stream_waits_for_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url) as server:
+        store, can_commit = server.scheduler._access.store, asyncio.Event()
+        commit = type(store).write
+
+        async def held(self: Any, *given: Any, **more: Any) -> Any:
+            await can_commit.wait()
+            return await commit(self, *given, **more)
+
+        body = chat("held-after-one", stream=True)
+        async with asyncio.timeout(60), server.client.stream("POST", CHAT, json=body) as answer:
+            lines = aiter(answer.aiter_lines())
+            assert "an " in await anext(lines)
+            monkeypatch.setattr(type(store), "write", held)
+            upstream.opened.set()
+            rest = [line async for line in lines if line]
+            assert connected(server) == 1, "the end of the work is not stored yet"
+            can_commit.set()
+
+        assert [one for one in rest if "says" in one]
+        assert rest[-1] == "data: [DONE]"
+        await assert_nothing_is_left(server, upstream)
 
 
 async def test_a_key_that_is_deleted_ends_its_streams(tmp_path: Path) -> None:

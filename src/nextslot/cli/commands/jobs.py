@@ -76,6 +76,13 @@ def submit(
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="The longest time it may run.")] = None,
     office: Office = None,
     role: Annotated[str | None, typer.Option(help="The role that runs it.")] = None,
+    affinity: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What its resource should have loaded, such as a model.")
+    ] = None,
+    limit_key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Of the jobs with this key, so many run at once as the configuration says."),
+    ] = None,
     unique_key: Annotated[
         str | None, typer.Option(help="Refuse it while another job with this key has not ended.")
     ] = None,
@@ -111,6 +118,8 @@ def submit(
         timeout_seconds=timeout,
         office_id=office,
         role=role,
+        affinity=affinity,
+        limit_keys=limit_key or None,
         unique_key=unique_key,
         await_signal=_wait(await_signal, question, deadline, on_deadline),
         **arguments.follow_up(webhook, webhook_format, retries, retry_on),

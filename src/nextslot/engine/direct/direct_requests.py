@@ -66,6 +66,7 @@ class NewDirect:
     webhook: Mapping[str, Json] | None = None
     created_by: str | None = None
     affinity: str | None = None
+    limit_keys: Sequence[str] | None = None
 
 
 class CallersStore(Protocol):
@@ -102,8 +103,7 @@ class DirectExecutionHandler:
     # Functions over a transaction.
 
     def request(self, tx: Tx, wanted: NewDirect, run_id: str, now: Instant) -> Direct:
-        """Stores the caller behind the waiting ones. The first caller of an office gets the reservation."""
-        office = self._intake.office(tx, wanted.office_id)
+        """Stores a new caller, unless too many wait already."""
         direct_id = wanted.direct_id or run_id
         if direct.find(tx, direct_id, wanted.office_id) is not None:
             raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
@@ -114,14 +114,21 @@ class DirectExecutionHandler:
             raise OverQuota("direct_callers", f"{granted:,} direct requests of this office may wait")
         if ahead >= self.most_waiting:
             raise SlotBusy(ahead, f"{ahead} callers are waiting already; try again later")
+        return self.add(tx, wanted, run_id, now)
+
+    def add(self, tx: Tx, wanted: NewDirect, run_id: str, now: Instant) -> Direct:
+        """Stores the caller behind the waiting ones. The first caller of an office gets the reservation."""
+        office = self._intake.office(tx, wanted.office_id)
+        counters = self._lanes.counters(tx).office(wanted.office_id)
         job_type = self._job_types.get(wanted.job_type)
-        resources = job_type.needs(wanted.params)
+        resources, affinity = job_type.needs(wanted.params), wanted.affinity or job_type.affinity(wanted.params)
+        keys = None if wanted.limit_keys is None else tuple(dict.fromkeys(wanted.limit_keys))
         caller = Direct(
             run_id=run_id,
-            direct_id=direct_id,
+            direct_id=wanted.direct_id or run_id,
             node_id=self._node,
             office_id=wanted.office_id,
-            lane_id=self._lanes.lane_for(tx, office, None, wanted.job_type, resources, wanted.affinity),
+            lane_id=self._lanes.lane_for(tx, office, None, wanted.job_type, resources, affinity, keys),
             job_type=wanted.job_type,
             params=wanted.params,
             status=DirectStatus.WAITING,
@@ -189,7 +196,7 @@ class DirectExecutionHandler:
         lane = self._lanes.lane(tx, ended.lane_id)
         self._workers.free(tx, ended.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
-        self._lanes.counters(tx).use_tokens(lane, outcome.result)
+        self._lanes.counters(tx).use_tokens(lane, outcome)
         self._outages.after_run(tx, lane, outcome, now)
         return self._answer(tx, run_id, now)
 
@@ -416,8 +423,8 @@ class DirectExecutionHandler:
         for office_id in waited_in:
             await self.callers.read_places(store, office_id)
 
-    def _connect(self, wanted: NewDirect) -> tuple[str, ConnectedCaller]:
-        now = self._clock.now()
+    def check(self, wanted: NewDirect) -> None:
+        """Raises Invalid for a request that could not be carried out."""
         as_job = NewJob(
             job_type=wanted.job_type,
             params=wanted.params,
@@ -425,8 +432,9 @@ class DirectExecutionHandler:
             timeout_seconds=wanted.timeout_seconds,
             created_by=wanted.created_by,
             affinity=wanted.affinity,
+            limit_keys=wanted.limit_keys,
         )
-        self._intake.check([as_job], now)
+        self._intake.check([as_job], self._clock.now())
         placing = self._job_types.placing(wanted.job_type)
         if placing is not None:
             raise Invalid(
@@ -442,6 +450,9 @@ class DirectExecutionHandler:
             raise Invalid("is neither true nor false; give one of them", field="detach")
         if wanted.direct_id is not None:
             _refuse_wrong_id(wanted.direct_id)
+
+    def _connect(self, wanted: NewDirect) -> tuple[str, ConnectedCaller]:
+        self.check(wanted)
         run_id = self._chance.new_id()
         self._tracer.called(run_id)
         caller = self.callers[run_id] = ConnectedCaller(wanted.direct_id or run_id, run_id)

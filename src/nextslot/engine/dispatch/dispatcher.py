@@ -7,6 +7,7 @@ changes jobs only by starting them; `JobFinisher` decides how a job ends.
 from collections.abc import Iterator
 
 from nextslot.domain import Lane
+from nextslot.domain.limits import is_key
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.effects import LookAgain, WorkKind
 from nextslot.engine.engine_context import EngineContext
@@ -80,7 +81,7 @@ class Dispatcher:
         """Returns a round with the pauses, outages and capacity holds that a claim would find now. Starts nothing."""
         round_ = DispatchRound(self._engine, self._outages, tx)
         for caller, lane in self._callers(round_):
-            if caller.reserved_at is not None:
+            if caller.reserved_at is not None and not any(map(is_key, round_.full_limits(lane))):
                 round_.hold(WorkKind.DIRECT, caller.run_id, lane)
         if not round_.is_scheduler_paused:
             for lane, head in starving(round_, self.starvation_after_seconds):
@@ -123,7 +124,9 @@ class Dispatcher:
             earlier |= round_.full_limits(lane)
             if not is_here:
                 round_.tell_others()
-            if (caller.reserved_at is not None or not is_here) and caller.run_id not in held:
+            # While a key of the caller is full, the units kept free for the caller would lie idle.
+            is_kept = (caller.reserved_at is not None or not is_here) and not any(map(is_key, round_.full_limits(lane)))
+            if is_kept and caller.run_id not in held:
                 round_.hold(WorkKind.DIRECT, caller.run_id, lane)
         return False
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from nextslot.domain import Json, Lane, Limit, Office
+from nextslot.domain import Lane, Limit, Office, Outcome
 from nextslot.domain.devices import NO_DEVICES, Devices, NodeDevices
 from nextslot.domain.limits import (
     UNLIMITED,
@@ -385,10 +385,10 @@ class TransactionCounters:
         if (buckets := self._lanes.buckets(self._tx)) is not None:
             buckets.take(lane)
 
-    def use_tokens(self, lane: Lane, result: Json) -> None:
-        """Takes the tokens that the result of a job of this lane reports from the buckets of the lane."""
+    def use_tokens(self, lane: Lane, outcome: Outcome) -> None:
+        """Takes the tokens that a run of this lane has used from the buckets of the lane."""
         if (buckets := self._lanes.buckets(self._tx)) is not None:
-            buckets.take_tokens(lane, result)
+            buckets.take_tokens(lane, outcome)
 
     def take(self, lane: Lane) -> None:
         """Counts a running job of this lane in its limits."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from nextslot.domain import Json, Lane
+from nextslot.domain import Json, Lane, Outcome
 from nextslot.domain.limits import Rate, RateUnit
 from nextslot.store.contract import Tx
 from nextslot.store.tables import rates
@@ -63,9 +63,11 @@ class TransactionBuckets:
         """Takes one start from the buckets of a lane."""
         self._take(lane, RateUnit.STARTS, 1)
 
-    def take_tokens(self, lane: Lane, result: Json) -> None:
-        """Takes the tokens that a result reports from the buckets of a lane."""
-        if tokens := used_tokens(result):
+    def take_tokens(self, lane: Lane, outcome: Outcome) -> None:
+        """Takes the tokens that a run has used from the buckets of a lane: as its result says, else as it has counted
+        itself.
+        """
+        if tokens := used_tokens(outcome.result) or max(outcome.used_tokens, 0):
             self._take(lane, RateUnit.TOKENS, tokens)
 
     def _take(self, lane: Lane, unit: RateUnit, number: int) -> None:

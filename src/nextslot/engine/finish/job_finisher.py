@@ -152,7 +152,7 @@ class JobFinisher:
         self._end_job(tx, job_id, facts.office_id, lane.job_type, settlement, finished_at)
         self._workers.free(tx, facts.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
-        self._lanes.counters(tx).use_tokens(lane, outcome.result)
+        self._lanes.counters(tx).use_tokens(lane, outcome)
         self._lanes.counters(tx).tally(facts.lane_id).running -= 1
         started_at = None if facts.worker_id is None else facts.started_at
         status = JobStatus.CANCELLED if is_cancelled else settlement.outcome.status

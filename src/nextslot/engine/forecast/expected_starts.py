@@ -5,7 +5,7 @@ durations drawn from past runs; the forecast is then the median of each job's ti
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from statistics import stdev
 
@@ -33,6 +33,8 @@ def make_forecast(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> F
         ways = [simulation(snapshot, rules, past, draw).expected for draw in range(1, draws + 1)]
         usual = medians(usual, ways)
     usual = with_intervals(usual, ways, first, snapshot.now)
+    if first.leaving:
+        usual = {**usual, **of_leaving(snapshot, rules, past, first.leaving)}
     places = [usual.get(job_id) for job_id in snapshot.queue]
     starts = [place.expected_start for place in places if place is not None and place.expected_start is not None]
     return Forecast(
@@ -43,6 +45,13 @@ def make_forecast(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> F
         places=len(places),
         last_start=max(starts, default=None),
     )
+
+
+def of_leaving(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, leaving: Set[str]) -> Mapping[str, Expected]:
+    """Returns when these callers, whose waits end earlier, would start if all callers stayed."""
+    staying = simulation(snapshot.with_patient_callers(), rules, past)
+    starts = {run_id: staying.expected[run_id] for run_id in leaving if run_id in staying.expected}
+    return with_intervals(starts, [], staying, snapshot.now)
 
 
 def simulation(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> ForecastSimulator:

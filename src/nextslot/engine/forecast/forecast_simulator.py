@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nextslot.domain import (
+    Direct,
     Expected,
     FailureKind,
     Json,
@@ -28,6 +29,7 @@ from nextslot.engine.dispatch.limits_and_slots import Lanes
 from nextslot.engine.dispatch.resource_outages import Outages
 from nextslot.engine.effects import (
     Claim,
+    DirectEnded,
     DueBy,
     Interpreter,
     LanesLearned,
@@ -112,6 +114,8 @@ class ForecastSimulator:
         self._ends: list[tuple[Instant, int, _End]] = []
         self._numbers = itertools.count()
         self._open = {*snapshot.queue, *snapshot.waiting}
+        # The direct callers of the office whose wait ends before their work starts.
+        self.leaving: set[str] = set()
         # How certain the estimates are on which the current instant of the simulation depends.
         self._certainty = Certainty()
         self.expected: dict[str, Expected] = {}
@@ -163,7 +167,7 @@ class ForecastSimulator:
                 WakeBy: self._timer.note_earlier,
                 DueBy: self._timer.note_due,
             },
-            {Launch: self._launch, WakeBy: self._timer.wake_by},
+            {Launch: self._launch, DirectEnded: self._note_ended, WakeBy: self._timer.wake_by},
         )
 
     def run(self) -> None:
@@ -261,6 +265,11 @@ class ForecastSimulator:
         """Returns a number from 0 to 1. The numbers are evenly spread and differ by draw, but are repeatable."""
         self._drawn += 1
         return (self._drawn * math.sqrt(PRIMES[self._draw % len(PRIMES)]) + self._draw * GOLDEN) % 1.0
+
+    def _note_ended(self, ended: Direct, _ahead: int) -> None:
+        if ended.run_id in self._open:
+            self._open.discard(ended.run_id)
+            self.leaving.add(ended.run_id)
 
     def _push(self, at: Instant, end: "_End") -> None:
         heapq.heappush(self._ends, (at, next(self._numbers), end))

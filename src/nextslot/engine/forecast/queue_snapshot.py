@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from nextslot.domain import GroupMode, Json, Node
@@ -33,8 +33,7 @@ MOST_RUNNING = 10_000
 MOST_SCHEDULES = 500
 # A forecast assumes that reservations are renewed, and that a resource which does not answer stays held.
 NEVER = Instant(2**62)
-
-
+CALLERS = "direct_executions"
 NO_PARAMS: Mapping[str, Json] = {}
 NONE_SIZED: Mapping[str, str] = {}
 
@@ -74,6 +73,13 @@ class Snapshot:
     has_schedules: bool
     # Whether an office moves its jobs forward while they are ready.
     has_aging: bool
+
+    def with_patient_callers(self) -> "Snapshot":
+        """Returns the same queue with direct callers whose waits never end."""
+        copies = [
+            rows.mapped("wait_until", lambda at: NEVER) if rows.table == CALLERS else rows for rows in self.copies
+        ]
+        return replace(self, copies=copies)
 
 
 def take(

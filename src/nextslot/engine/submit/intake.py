@@ -71,6 +71,7 @@ class _SharedValues:
         # The last request's fields and resources, and its job: the next request is often similar.
         self.form: Form = ()
         self.needs: Mapping[str, int] = {}
+        self.affinity: str | None = None
         self.prototype: Job | None = None
 
 
@@ -177,11 +178,13 @@ class Intake:
         if problems:
             raise Invalid(problems)
         office = self.office(tx, job.office_id)
-        own = job_type.needs(job.params)
+        own, affinity = job_type.needs(job.params), job.affinity
+        if affinity == job_type.affinity(job.params):
+            affinity = job_type.affinity(params)
         added = {name: units for name, units in job.resources.items() if units > own.get(name, 0)}
         resources = self._resources(office, job.role, job.job_type, job_type.needs(params), added)
-        lane_id = self._lanes.lane_for(tx, office, job.role, job.job_type, resources, job.affinity, job.limit_keys)
-        changed = job._replace(params=params, resources=resources, lane_id=lane_id)
+        lane_id = self._lanes.lane_for(tx, office, job.role, job.job_type, resources, affinity, job.limit_keys)
+        changed = job._replace(params=params, resources=resources, affinity=affinity, lane_id=lane_id)
         return self._queue.change_params(tx, job, changed, now)
 
     # From requests to jobs.
@@ -466,11 +469,12 @@ class Intake:
         index: int | None = None,
     ) -> Job:
         """Returns the job for a request. Copies the last job if the request is like the last one: that is faster."""
-        needs = self._job_types.get(new.job_type or "").needs(new.params)
+        job_type = self._job_types.get(new.job_type or "")
+        needs, affinity = job_type.needs(new.params), new.affinity or job_type.affinity(new.params)
         like = known.prototype
-        if like is None or form != known.form or needs != known.needs:
-            like = known.prototype = self._prototype(tx, new, needs, known, now, group)
-            known.form, known.needs = form, needs
+        if like is None or form != known.form or needs != known.needs or affinity != known.affinity:
+            like = known.prototype = self._prototype(tx, new, needs, affinity, known, now, group)
+            known.form, known.needs, known.affinity = form, needs, affinity
         position = self._queue.back(tx, like.office_id, like.priority)
         draft = like._replace(job_id=job_id, chain_id=job_id, params=new.params, position=position)
         if group is None:
@@ -478,26 +482,33 @@ class Intake:
         return draft._replace(sequence=index, is_turn=group.mode is GroupMode.PARALLEL or index == 0)
 
     def _prototype(
-        self, tx: Tx, new: NewJob, needs: Mapping[str, int], known: _SharedValues, now: Instant, group: Group | None
+        self,
+        tx: Tx,
+        new: NewJob,
+        needs: Mapping[str, int],
+        affinity: str | None,
+        known: _SharedValues,
+        now: Instant,
+        group: Group | None,
     ) -> Job:
         job_type = self._job_types.get(new.job_type or "")
         added = resource_units(new.resources)
         limit_keys = None if new.limit_keys is None else tuple(dict.fromkeys(new.limit_keys))
         kind = (
-            *(new.office_id, new.job_type, new.role, new.affinity, limit_keys),
+            *(new.office_id, new.job_type, new.role, affinity, limit_keys),
             *(tuple(needs.items()), tuple(added.items())),
         )
         if kind not in known.kinds:
             if len(known.kinds) == MOST_KINDS:
                 has = f"has more than {MOST_KINDS:,} different combinations of job type, role, resources and keys"
                 raise Invalid(f"the request {has}; send its jobs in several requests", field="role")
-            known.kinds[kind] = self._kind(tx, new, job_type, needs, added)
+            known.kinds[kind] = self._kind(tx, new, job_type, needs, added, affinity)
         office, resources, lane_id, retry_policy = known.kinds[kind]
         own = office.roles.get(new.role or "", {}).get("timeout_seconds")
         by_default = job_type.timeout_seconds or own or self._job_types.role_timeouts.get(new.role or "")
         kept = new.kept()
         kept["timeout_seconds"] = new.timeout_seconds or by_default or office.timeout_of(new.role)
-        kept["limit_keys"] = limit_keys
+        kept["limit_keys"], kept["affinity"] = limit_keys, affinity
         is_awaiting = new.await_signal is not None
         if new.await_signal is not None:
             kept["await_signal"] = signals.completed(new.await_signal)
@@ -525,13 +536,19 @@ class Intake:
         )
 
     def _kind(
-        self, tx: Tx, new: NewJob, job_type: JobType, needs: Mapping[str, int], added: Mapping[str, int]
+        self,
+        tx: Tx,
+        new: NewJob,
+        job_type: JobType,
+        needs: Mapping[str, int],
+        added: Mapping[str, int],
+        affinity: str | None,
     ) -> _Kind:
         office = self.office(tx, new.office_id)
         if job_type.check_role is not None:
             job_type.check_role(new.role, office)
         resources = self._resources(office, new.role, job_type.name, needs, added)
-        lane_id = self._lanes.lane_for(tx, office, new.role, job_type.name, resources, new.affinity, new.limit_keys)
+        lane_id = self._lanes.lane_for(tx, office, new.role, job_type.name, resources, affinity, new.limit_keys)
         return _Kind(
             office, resources, lane_id, request_checks.retry_policy(job_type.retry_policy, office.retry_policy)
         )

@@ -6,7 +6,7 @@ A request's body stays in memory, in a `Call`: the store gets the model and the 
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +19,10 @@ from nextslot.errors import Problem
 from nextslot.executors.run_context import MAX_RESULT_BYTES, Fail, QuotaExceeded, RunContext
 from nextslot.extension_api import Attached, Counters
 from nextslot.extension_api.host import Host
+from nextslot.system.instant import Instant
 
 from .error_form import in_the_protocols_form
-from .protocol import CHAT, ENDPOINTS, Body, ProtocolError, checked
+from .protocol import CHAT, ENDPOINTS, Body, ProtocolError, checked, estimated_tokens, has_usage_in_stream
 from .settings import GatewaySettings, ModelSettings, UpstreamSettings
 from .upstreams import (
     LIST_AGAIN_SECONDS,
@@ -42,6 +43,8 @@ OLLAMA_BASE_URL = "http://127.0.0.1:11434"
 # How many bytes may wait for a slow reader before the gateway stops reading from the upstream.
 MOST_UNSENT = 1024 * 1024
 MOST_NAMED = 10
+# How long callers who are refused share the expected start of a further request for the same model.
+NEXT_START_SECONDS = 5.0
 ANSWER_FILE = "answer.json"
 
 _PARAMS = {
@@ -66,6 +69,8 @@ class Target:
     name: str
     resource: str
     units: int = 1
+    # What the resource should have loaded; None stands for the model.
+    affinity: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +90,19 @@ class Call:
         return bool(self.body.get("stream"))
 
     @property
+    def hides_usage(self) -> bool:
+        """Returns whether the gateway asks for the numbers of tokens in a stream whose client does not."""
+        return self.is_stream and self.target.upstream.config.asks_usage and not has_usage_in_stream(self.body)
+
+    @property
+    def sent(self) -> Body:
+        """Returns the body for the upstream."""
+        body = self.body if self.model == self.target.name else {**self.body, "model": self.target.name}
+        if not self.hides_usage:
+            return body
+        return {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
+
+    @property
     def params(self) -> dict[str, Json]:
         """Returns the parameters that are stored of the call."""
         return {"model": self.model, "endpoint": self.endpoint, "upstream": self.target.upstream.config.name}
@@ -96,7 +114,7 @@ class Call:
             self._has_room.clear()
             await self._has_room.wait()
 
-    def sent(self, size: int) -> None:
+    def note_sent(self, size: int) -> None:
         self._unsent -= size
         self._has_room.set()
 
@@ -108,8 +126,15 @@ class GatewayService(Attached):
         self._upstreams: dict[str, Upstream] = {}
         self._calls: dict[str, Call] = {}
         self._answered: Counter[tuple[str, ...]] = Counter()
+        # By office and model, when a forecast of a further request was begun, and the expected start.
+        self._next_starts: dict[tuple[str, str], tuple[Instant, asyncio.Future[Instant | None]]] = {}
         host.job_types.add(
-            JOB_TYPE, self.request, params_schema=_PARAMS, infer_resources=self._resources, check=_body_problems
+            JOB_TYPE,
+            self.request,
+            params_schema=_PARAMS,
+            infer_resources=self._resources,
+            infer_affinity=self._affinity,
+            check=_body_problems,
         )
 
     def configure(self, tables: Mapping[str, Any], data: Path) -> None:
@@ -129,6 +154,7 @@ class GatewayService(Attached):
                 base_url=one.base_url,
                 token_env=one.token_env,
                 patterns=tuple(one.models),
+                asks_usage=one.ask_usage,
                 timeouts=timeouts,
             )
             self._upstreams[name] = upstream = Upstream(config, self._embedded)
@@ -209,7 +235,7 @@ class GatewayService(Attached):
     def _configured(self, model: str, settings: ModelSettings) -> Target:
         upstream = self._upstreams[settings.upstream]
         resource = settings.resource or upstream.config.resource
-        return Target(upstream, settings.name or model, resource, settings.units)
+        return Target(upstream, settings.name or model, resource, settings.units, settings.affinity)
 
     def _unlisted(self, model: str) -> Target | None:
         """Returns the first upstream without a list of models: it may have the model, and reports an error if not."""
@@ -232,12 +258,21 @@ class GatewayService(Attached):
         await self.host.work.write_more(lambda tx: self.host.outages.answers_again(tx, target.resource, now))
 
     def _resources(self, params: Mapping[str, Any]) -> Mapping[str, int]:
+        target = self._target_of(params)
+        return {} if target is None else {target.resource: target.units}
+
+    def _affinity(self, params: Mapping[str, Any]) -> str | None:
+        target = self._target_of(params)
+        return None if target is None else target.affinity or target.name
+
+    def _target_of(self, params: Mapping[str, Any]) -> Target | None:
+        """Returns the target of stored parameters. They may name an upstream whose list of models is not known yet."""
         model, named = str(params["model"]), params.get("upstream")
-        target = self._target(model) if named is None or model in self.settings.models else None
-        if target is not None:
-            return {target.resource: target.units}
+        target = self._target(model)
+        if target is not None and (named in (None, target.upstream.config.name) or model in self.settings.models):
+            return target
         upstream = self._upstreams.get(str(named)) or next(iter(self._upstreams.values()), None)
-        return {} if upstream is None else {upstream.config.resource: 1}
+        return None if upstream is None else Target(upstream, model, upstream.config.resource)
 
     # Work.
 
@@ -252,6 +287,21 @@ class GatewayService(Attached):
 
     def note_answer(self, call: Call, status: int) -> None:
         self._answered[call.model, str(status)] += 1
+
+    async def start_of_next(
+        self, office_id: str, call: Call, forecast: Callable[[], Coroutine[Any, Any, Instant | None]]
+    ) -> Instant | None:
+        """Returns when a further request like this one would start. Callers who are refused soon after each other
+        share one forecast.
+        """
+        now = self.host.clock.now()
+        self._next_starts = {
+            key: kept for key, kept in self._next_starts.items() if kept[0] <= now < kept[0].after(NEXT_START_SECONDS)
+        }
+        key = (office_id, call.model)
+        if key not in self._next_starts:
+            self._next_starts[key] = now, asyncio.ensure_future(forecast())
+        return await asyncio.shield(self._next_starts[key][1])
 
     async def request(
         self, run: RunContext, model: str, endpoint: str = CHAT, upstream: str | None = None, body: Body | None = None
@@ -271,21 +321,30 @@ class GatewayService(Attached):
     async def _answer(self, run: RunContext, call: Call) -> Any:
         usage: Mapping[str, Any] | None = None
         try:
-            async with aclosing(call.target.upstream.ask(call.endpoint, _renamed(call))) as parts:
+            async with aclosing(call.target.upstream.ask(call.endpoint, call.sent, call.hides_usage)) as parts:
                 async for part in parts:
-                    usage = usage if isinstance(part, Opened) else part.usage or usage
+                    if isinstance(part, Opened):
+                        run.used_tokens = estimated_tokens(call.body)
+                    else:
+                        usage = part.usage or usage
+                    if isinstance(part, Piece):
+                        run.used_tokens = max(run.used_tokens + part.has_text, _total(part.usage))
                     run.note("answer", {"part": part})
                     if isinstance(part, Piece):
                         await call.room_after(len(part.data))
         except UpstreamError as error:
             run.note("answer", {"part": error.shown})
             return _failed(error, call)
+        except asyncio.CancelledError:
+            # The upstream may have read the whole request before the caller hung up.
+            run.used_tokens = run.used_tokens or estimated_tokens(call.body)
+            raise
         return {"model": call.model, "usage": usage}
 
     async def _as_job(self, run: RunContext, call: Call) -> Any:
         """Returns the answer as the result of a job; an answer that is too large for a result is an artifact."""
         try:
-            async with aclosing(call.target.upstream.ask(call.endpoint, _renamed(call))) as parts:
+            async with aclosing(call.target.upstream.ask(call.endpoint, call.sent)) as parts:
                 [answer] = [part async for part in parts if isinstance(part, Answer)]
         except UpstreamError as error:
             return _failed(error, call)
@@ -307,8 +366,8 @@ def _failed(error: UpstreamError, call: Call) -> Outcome:
     return Outcome.failed(error.kind, error.shown.message)
 
 
-def _renamed(call: Call) -> Body:
-    return call.body if call.model == call.target.name else {**call.body, "model": call.target.name}
+def _total(usage: Mapping[str, Any] | None) -> int:
+    return 0 if usage is None else int(usage.get("total_tokens", 0))
 
 
 def _body_problems(params: Mapping[str, Any]) -> list[Problem]:

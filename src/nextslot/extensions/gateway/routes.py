@@ -148,6 +148,9 @@ class Relay(Response):
         }
         if caller.key_id is not None:
             options["created_by"] = caller.name
+            if service.settings.limit_callers:
+                options["limit_keys"] = [f"caller:{caller.name}"]
+        self._options = options
         self._updates = scheduler.stream_direct(JOB_TYPE, call.params, **options)
         self._wait_seconds = wait_seconds
         self._key = KeyCheck(request)
@@ -193,10 +196,10 @@ class Relay(Response):
                         case "answer":
                             await self._pass_on(update.data["part"], send)
                         case "result" if not self._is_answered:
-                            await self._fail(self._error_of(update.data["direct"]), send)
+                            await self._end_without_answer(update.data["direct"], send)
         except NextslotError as error:
             if not self._is_answered:
-                await self._fail(self._shown(error), send)
+                await self._refuse(error, send)
 
     async def _pass_on(self, part: Part | ProtocolError, send: Send) -> None:
         match part:
@@ -205,8 +208,9 @@ class Relay(Response):
             case Opened():
                 await self._begin(send, part.headers)
             case Piece():
-                await self._event(send, part.data, is_last=part.is_last)
-                self._call.sent(len(part.data))
+                if part.data:
+                    await self._event(send, part.data, is_last=part.is_last)
+                    self._call.note_sent(len(part.data))
             case ProtocolError():
                 await self._fail(part, send)
 
@@ -301,11 +305,32 @@ class Relay(Response):
 
     # Errors.
 
-    def _error_of(self, ended: Direct) -> ProtocolError:
-        """Returns why a request ended without an answer."""
+    async def _end_without_answer(self, ended: Direct, send: Send) -> None:
         refusal = refusal_of(ended, self._ahead)
         if refusal is not None:
-            return self._shown(refusal)
+            await self._refuse(refusal, send)
+        else:
+            await self._fail(self._error_of(ended), send)
+
+    async def _refuse(self, error: NextslotError, send: Send) -> None:
+        """Answers with a refusal. A refusal for want of a slot says when the work would have started."""
+        now = self._service.host.clock.now()
+        if isinstance(error, SlotBusy) and (self._expected_start is None or self._expected_start <= now):
+            self._expected_start = await self._service.start_of_next(self._office_id, self._call, self._next_start)
+        if not self._is_answered:
+            await self._fail(self._shown(error), send)
+
+    async def _next_start(self) -> Instant | None:
+        options = {**self._options, "direct_id": None}
+        try:
+            return await self._scheduler.expected_direct_start(
+                JOB_TYPE, self._call.params, wait_seconds=FORECAST_SECONDS, **options
+            )
+        except NextslotError:
+            return None  # Such as a store that does not answer: the refusal then names no start.
+
+    def _error_of(self, ended: Direct) -> ProtocolError:
+        """Returns why work ended without an answer."""
         if ended.failure_kind is FailureKind.TIMEOUT:
             return ProtocolError(504, f"the request {ended.error}; it was stopped", "timeout")
         why = ended.error or ended.reason or f"it was {ended.status.lower()}"

@@ -21,6 +21,9 @@ class UpstreamSettings(Section):
     models: list[Name] = Field(
         default=[], description="The models it serves; `*` stands for any text. Empty: the upstream is asked."
     )
+    ask_usage: bool = Field(
+        default=True, description="Whether streams ask it for the numbers of tokens, by `stream_options`."
+    )
     resource: Name | None = Field(
         default=None, description="The resource that its models occupy; none: its name, `ollama` for the embedded one."
     )
@@ -33,6 +36,9 @@ class ModelSettings(Section):
     name: Name | None = Field(default=None, description="The model's name at the upstream; none: the same.")
     resource: Name | None = Field(default=None, description="The resource that it occupies; none: the upstream's.")
     units: Annotated[int, whole(1, 1_000_000)] = Field(default=1, description="How many units of it a request takes.")
+    affinity: Name | None = Field(
+        default=None, description="What the resource should have loaded for it; none: the model's name at the upstream."
+    )
 
 
 class GatewaySettings(Section):
@@ -47,6 +53,10 @@ class GatewaySettings(Section):
         default={}, description="Model servers, by name; none: Ollama on this machine, and the embedded model."
     )
     models: dict[str, ModelSettings] = Field(default={}, description="Models with a name or a resource of their own.")
+    limit_callers: bool = Field(
+        default=False,
+        description="Whether a request has the limit key `caller:NAME`, the name of its API key; see `limits.keys`.",
+    )
     offices: dict[str, Name] = Field(
         default={}, description="The office of a key, by the key's name, if the key is for all offices."
     )

@@ -33,6 +33,8 @@ LIST_AGAIN_SECONDS = 2.0
 END_SECONDS = 0.2
 # An idle connection is closed before most servers close it, so that no request meets a connection that is closing.
 IDLE_SECONDS = 3.0
+# The headers of an answer, by their beginnings, that its client gets, and that say when a used-up quota is renewed.
+PASSED_ON = ("retry-after", "x-ratelimit-", "ratelimit-", "anthropic-ratelimit-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Piece:
     data: bytes
     usage: Mapping[str, Any] | None = None
     is_last: bool = False
+    # Whether it is a part of the answer, about one token.
+    has_text: bool = False
 
 
 Part = Answer | Opened | Piece
@@ -96,6 +100,7 @@ class UpstreamConfig:
     base_url: str | None = None
     token_env: str | None = None
     patterns: Sequence[str] = ()
+    asks_usage: bool = True
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
@@ -193,8 +198,11 @@ class Upstream:
 
     # Requests.
 
-    async def ask(self, endpoint: str, body: Mapping[str, Any]) -> AsyncGenerator[Part, None]:
-        """Yields the answer: one `Answer`, or `Opened` and then a `Piece` for each event of the stream.
+    async def ask(
+        self, endpoint: str, body: Mapping[str, Any], hides_usage: bool = False
+    ) -> AsyncGenerator[Part, None]:
+        """Yields the answer: one `Answer`, or `Opened` and then a `Piece` for each event of the stream. With
+        `hides_usage`, the events do not show what only the gateway has asked for; such a piece may have no data.
 
         Closing the iterator closes the connection, so that the upstream stops its work.
         """
@@ -204,7 +212,7 @@ class Upstream:
                 if response.status_code != 200:
                     raise await self._refusal(response)
                 if body.get("stream"):
-                    async with aclosing(self._stream(response)) as parts:
+                    async with aclosing(self._stream(response, hides_usage)) as parts:
                         async for part in parts:
                             yield part
                 else:
@@ -254,7 +262,7 @@ class Upstream:
             raise self._broken(f"reported an error: {self._reason(answer, body)}")
         return Answer(body, _passed_on(response), _usage(answer))
 
-    async def _stream(self, response: httpx2.Response) -> AsyncGenerator[Part, None]:
+    async def _stream(self, response: httpx2.Response, hides_usage: bool) -> AsyncGenerator[Part, None]:
         kind = response.headers.get("content-type", "")
         if "text/event-stream" not in kind:
             body = await self._read(response, MOST_OF_AN_ERROR)
@@ -272,7 +280,11 @@ class Upstream:
                         return
                     chunk = None if data is None else self._chunk(data)
                     has_ended = has_ended or (chunk is not None and _is_last(chunk))
-                    yield Piece(b"\n".join(lines) + b"\n\n", None if chunk is None else _usage(chunk))
+                    if chunk is None:
+                        yield Piece(_event(lines))
+                    else:
+                        shown = _without_usage(lines, chunk) if hides_usage else _event(lines)
+                        yield Piece(shown, _usage(chunk), has_text=_has_text(chunk))
         except TooLong as error:
             raise self._broken(f"sent an event of more than {MOST_OF_A_CHUNK:,} bytes") from error
         if not has_ended:
@@ -331,13 +343,12 @@ class Upstream:
             return self._broken(said, FailureKind.PERMISSION)
         if not 400 <= status < 600:
             return self._broken(f"answered {status}: {why}")
-        later = {"Retry-After": response.headers["retry-after"]} if "retry-after" in response.headers else {}
         shown = ProtocolError(
             status,
             f"{self._called} answered {status}: {why}",
             _text(error, "code") or ("model_not_found" if status == 404 else None),
             _text(error, "param"),
-            headers={**_passed_on(response), **later},
+            headers=_passed_on(response),
             type=_text(error, "type"),
         )
         return UpstreamError(shown, _kind(status))
@@ -430,6 +441,36 @@ def _usage(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return {name: count for name, count in usage.items() if isinstance(count, int) and len(name) <= 100}
 
 
+def _event(lines: list[bytes]) -> bytes:
+    return b"\n".join(lines) + b"\n\n"
+
+
+def _without_usage(lines: list[bytes], chunk: Mapping[str, Any]) -> bytes:
+    """Returns an event without what `stream_options.include_usage` adds: a field `usage` that is null, and a chunk that
+    has nothing else. Usage inside another chunk is what the upstream always sends.
+    """
+    if "usage" not in chunk or (chunk["usage"] is not None and chunk.get("choices")):
+        return _event(lines)
+    if chunk["usage"] is not None:
+        return b""
+    others = [line for line in lines if not line.startswith(b"data:")]
+    return _event(
+        [*others, b"data: " + orjson.dumps({name: value for name, value in chunk.items() if name != "usage"})]
+    )
+
+
+def _has_text(chunk: Mapping[str, Any]) -> bool:
+    """Returns whether a chunk contains a part of the answer: of its text, its reasoning or its calls of tools."""
+    choices = chunk.get("choices")
+    return isinstance(choices, list) and any(
+        isinstance(one, dict) and (one.get("text") or _says(one.get("delta"))) for one in choices
+    )
+
+
+def _says(delta: Any) -> bool:
+    return isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")
+
+
 def _is_last(chunk: Mapping[str, Any]) -> bool:
     """Returns whether a chunk says how a choice ended; a chunk may have no choices."""
     choices = chunk.get("choices")
@@ -437,7 +478,7 @@ def _is_last(chunk: Mapping[str, Any]) -> bool:
 
 
 def _passed_on(response: httpx2.Response) -> dict[str, str]:
-    return {name: value for name, value in response.headers.items() if name.startswith("x-ratelimit-")}
+    return {name: value for name, value in response.headers.items() if name.startswith(PASSED_ON)}
 
 
 def _described(name: str) -> dict[str, Any]:

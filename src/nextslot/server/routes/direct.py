@@ -60,6 +60,9 @@ class DirectBody(Body):
     affinity: str | None = Field(
         None, min_length=1, max_length=200, description="What the resource should have loaded, such as a model"
     )
+    limit_keys: list[str] | None = Field(
+        None, min_length=1, max_length=10, description="Of those with the same key, so many run at once as configured"
+    )
     office_id: str = Field(DEFAULT_OFFICE, description="Default: the key's office, else `default`")
 
 

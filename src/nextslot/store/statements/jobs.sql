@@ -180,7 +180,8 @@ update jobs set ages_at = :ages_at where job_id = :job_id and stage = 'QUEUED' a
 select min(ages_at) from jobs where stage = 'QUEUED' and ages_at is not null;
 
 -- set_params: stores other parameters for a queued job, and the limits that follow from them
-update jobs set params = :params, resources = :resources, lane_id = :lane_id where job_id = :job_id and stage = 'QUEUED';
+update jobs set params = :params, resources = :resources, affinity = :affinity, lane_id = :lane_id
+where job_id = :job_id and stage = 'QUEUED';
 
 -- set_title: stores the title of a queued job
 update jobs set title = :title where job_id = :job_id and stage = 'QUEUED';

@@ -398,6 +398,7 @@ def set_params(tx: Tx, job: Job) -> bool:
             job_id=job.job_id,
             params=column_codec.dumps(job.params),
             resources=column_codec.dumps(job.resources),
+            affinity=job.affinity,
             lane_id=job.lane_id,
         )
         == 1
