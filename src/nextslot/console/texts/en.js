@@ -734,6 +734,7 @@ export default {
   hook_job_failed_permanently: "a job failed, retries exhausted",
   hook_job_stalled: "a run has been silent for long",
   hook_job_cancelled: "a job was cancelled",
+  hook_job_awaiting_signal: "a job waits for an answer",
   hook_group_finished: "a group finished",
   hook_schedule_skipped: "an occurrence was skipped",
   pauses: "Pauses",

@@ -734,6 +734,7 @@ export default {
   hook_job_failed_permanently: "작업 실패, 재시도 모두 사용",
   hook_job_stalled: "실행이 오래 조용함",
   hook_job_cancelled: "작업 취소",
+  hook_job_awaiting_signal: "작업이 응답을 기다림",
   hook_group_finished: "그룹 종료",
   hook_schedule_skipped: "예정된 회차 건너뜀",
   pauses: "일시 중지",
