@@ -91,6 +91,7 @@ class JobFilter(TypedDict, total=False):
     fingerprint: Values
     created_after: Time
     created_before: Time
+    awaiting_signal: bool
     q: str
 
 

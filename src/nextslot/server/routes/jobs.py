@@ -65,7 +65,10 @@ class RerunBody(Body):
 @in_query(JobFilter)
 class JobQuery(PageQuery):
     status: Values | None = Field(None, examples=["QUEUED,RUNNING"])
-    q: str | None = Field(None, max_length=1000, description="Text in the title or in the id")
+    q: str | None = Field(None, max_length=1000, description="A query in one line, such as `status:failed since:2h`")
+    awaiting_signal: bool | None = Field(
+        None, description="Only jobs that wait for nothing but an answer, or only others"
+    )
 
 
 @in_body(JobFilter)
