@@ -67,7 +67,7 @@ def _asked(kind: Any) -> dict[str, str]:
 
 
 def _filter(kind: Any) -> dict[str, str]:
-    kinds = {Texts: "Values", bool | None: "bool", str | None: "str"}
+    kinds: dict[Any, str] = {Texts: "Values", bool | None: "bool", str | None: "str"}
     return {one.name: kinds.get(one.type, "Time") for one in fields(kind)}
 
 

@@ -685,3 +685,16 @@ def test_a_query_asks_for_what_waits_for_an_answer(console: Console, server: Ser
 
     expect(console.find("main")).to_contain_text("Deploy 7")
     expect(console.find("main")).not_to_contain_text("plain")
+
+
+def test_a_job_is_submitted_with_a_question_that_a_person_must_approve(console: Console, server: ServerThread) -> None:
+    console.open("submit?type=echo")
+
+    console.page.get_by_label("text").fill("hello")
+    console.page.get_by_label("Question that a person must approve first").fill("May it be said?")
+    console.button("Submit").click()
+    expect(console.section("It waits for an answer")).to_contain_text("May it be said?")
+    console.button("Approve").click()
+    console.dialog().get_by_role("button", name="Approve").click()
+
+    expect(console.section("How it ended").locator("pre")).to_have_text('"hello"')

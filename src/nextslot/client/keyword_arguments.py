@@ -135,6 +135,7 @@ class TemplatePutOptions(TypedDict, total=False):
     affinity: str | None
     limit_keys: Sequence[str] | None
     webhook: Json | None
+    await_signal: Json | None
     description: str | None
     jobs: Sequence[NewJob] | None
     mode: str | None

@@ -83,8 +83,12 @@ async def test_an_office_says_how_its_own_command_of_a_role_goes_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     configured = {"command": ["true"], "env": {"FAIL": "5"}, **RESUME}
-    own = {"command": [sys.executable, "-ISc", AGENT], "env": {"OWN": "its-own"}}
-    resuming = {"resume_args": ["-r", "{session_id}"], "resume_on": ["error"], "session_id_pattern": "id: ([a-z-]+)"}
+    own: dict[str, Any] = {"command": [sys.executable, "-ISc", AGENT], "env": {"OWN": "its-own"}}
+    resuming: dict[str, Any] = {
+        "resume_args": ["-r", "{session_id}"],
+        "resume_on": ["error"],
+        "session_id_pattern": "id: ([a-z-]+)",
+    }
     async with scheduler_with_roles(tmp_path, FE=configured) as scheduler:
         service = office_jobs(scheduler)
         plain = await service.put_role("o", "FE", **own)

@@ -42,13 +42,15 @@ def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
 def test_a_session_goes_on_after_each_kill_of_its_server(tmp_path: Path) -> None:
     command = json.dumps([sys.executable, "-ISc", AGENT])
     role = f'[roles.FE]\ncommand = {command}\ncwd = "{tmp_path}"\nresume_args = ["--resume", "{{session_id}}"]\n'
-    data, chance, jobs = prepare(tmp_path / "data", role), random.Random(22), []
+    data, chance = prepare(tmp_path / "data", role), random.Random(22)
+    jobs: list[str] = []
+    chains: list[Any] = []
     for life in range(LIVES + 1):
         server = Server(data)
         try:
             url = server.wait_until_ready()
             jobs = jobs or _submit(url)
-            _until(lambda now=SESSIONS * (life + 1): len(_begun(tmp_path)) == now)  # type: ignore[misc]
+            _until(lambda now=SESSIONS * (life + 1): len(_begun(tmp_path)) == now)
             if life < LIVES:
                 time.sleep(chance.uniform(0, 0.3))
                 continue

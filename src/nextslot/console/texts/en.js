@@ -125,6 +125,7 @@ export default {
   reject: "Reject",
   it_waits_for_an_answer: "It waits for an answer",
   waiting_for_an_answer: "Waiting for an answer: {0}",
+  question_before_its_start: "Question that a person must approve first (optional)",
   all_of_them: "All of them",
   jobs_that_wait_for_an_answer: "Jobs that wait for an answer",
   the_question: "Question",

@@ -125,6 +125,7 @@ export default {
   reject: "거부",
   it_waits_for_an_answer: "응답을 기다립니다",
   waiting_for_an_answer: "응답을 기다리는 작업: {0}",
+  question_before_its_start: "시작 전에 승인받을 질문 (선택)",
   all_of_them: "모두 보기",
   jobs_that_wait_for_an_answer: "응답을 기다리는 작업 목록",
   the_question: "질문",
