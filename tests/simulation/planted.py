@@ -13,7 +13,7 @@ from unittest import mock
 
 import apsw
 
-from nextslot.domain import ChainEnd, FailureKind, Limit, retry
+from nextslot.domain import ChainEnd, Limit, retry
 from nextslot.domain.limits import Limits
 from nextslot.engine.direct.direct_requests import DirectExecutionHandler
 from nextslot.engine.dispatch.limits_and_slots import TransactionCounters
@@ -488,16 +488,6 @@ def session_begins_anew() -> list[Patch]:
     return [patched(runner, "_earlier_session", lambda *given: None)]
 
 
-def session_forgotten_after_a_quota() -> list[Patch]:
-    earlier = runner._earlier_session
-
-    def forget(tx: Any, claim: Any) -> Any:
-        found = earlier(tx, claim)
-        return None if found is not None and found[1] is FailureKind.QUOTA else found
-
-    return [patched(runner, "_earlier_session", forget)]
-
-
 def signal_answered_twice() -> list[Patch]:
     """Another answer to a wait that was answered is stored beside the first one instead of being refused."""
     send = Signals.send
@@ -516,25 +506,6 @@ def signal_answered_twice() -> list[Patch]:
             return signals.Sent(signal, is_new=True)
 
     return [patched(Signals, "send", store)]
-
-
-def late_answer_accepted() -> list[Patch]:
-    """An answer counts until the timer has given the default one, which comes late."""
-    do_due, send = Signals.do_due, Signals.send
-
-    def later(self: Any, tx: Any, now: Any, limit: int) -> int:
-        return do_due(self, tx, now.after(-0.5), limit)
-
-    def accept(self: Any, tx: Any, job_id: str, *given: Any, **more: Any) -> Any:
-        chain = jobs.chain
-
-        def without_deadline(tx: Any, chain_id: str) -> list[Any]:
-            return [replace(job, answer_by=None) for job in chain(tx, chain_id)]
-
-        with patched(jobs, "chain", without_deadline):
-            return send(self, tx, job_id, *given, **more)
-
-    return [patched(Signals, "send", accept), patched(Signals, "do_due", later)]
 
 
 def answered_by_ignored() -> list[Patch]:
@@ -587,9 +558,7 @@ DEFECTS: dict[str, Callable[[], list[Patch]]] = {
         refused_outcome_thrown_away,
         checkpoint_not_given,
         session_begins_anew,
-        session_forgotten_after_a_quota,
         signal_answered_twice,
-        late_answer_accepted,
         answered_by_ignored,
         parked_run_ends_as_it_likes,
     )

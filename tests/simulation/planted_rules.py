@@ -427,18 +427,11 @@ RULES = (
         _SIGNALS + "without_an_answer_in_time_the_default_answers",
     ),
     Bug(
-        "a deadline that passed while the scheduler was down gives no answer",
-        "store/statements/jobs.sql",
-        "where stage = 'QUEUED' and is_awaiting = 1 and answer_by <= :now order",
-        "where stage = 'QUEUED' and is_awaiting = 1 and answer_by = :now order",
-        _SIGNALS + "a_wait_survives_a_restart_and_its_deadline_too",
-    ),
-    Bug(
-        "nothing wakes up for the deadline of an answer",
+        "after a restart nothing wakes up for the deadline of an answer",
         "store/statements/jobs.sql",
         "    (select min(answer_by) from jobs where stage = 'QUEUED' and is_awaiting = 1 and answer_by is not null),",
         "    null,",
-        _SIGNALS + "without_an_answer_in_time_the_default_answers",
+        _SIGNALS + "a_wait_survives_a_restart_and_its_deadline_too",
     ),
     Bug(
         "a rejection ends a parked session",

@@ -17,14 +17,14 @@ import pytest
 from tests.crash.server import PATIENCE, Server, prepare
 from tests.support import processes_of
 
-LIVES = 4
+LIVES = 2
 # Two, because a chain that was alone in two schedulers that died is not retried.
 SESSIONS = 2
 # Writes down who it is and how it was started, and ends when it may.
 AGENT = """
 import json, os, sys, time
 from pathlib import Path
-line = [os.environ["NEXTSLOT_TASK_ID"], int(os.environ["NEXTSLOT_ATTEMPT"]), os.environ["NEXTSLOT_SESSION_ID"]]
+line = [json.load(sys.stdin)["task_id"], int(os.environ["NEXTSLOT_ATTEMPT"]), os.environ["NEXTSLOT_SESSION_ID"]]
 with open("sessions", "a") as file:
     file.write(json.dumps([*line, sys.argv[1:]]) + "\\n")
 while not Path("end").exists():
@@ -39,6 +39,7 @@ def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.timeout(900)
 def test_a_session_goes_on_after_each_kill_of_its_server(tmp_path: Path) -> None:
     command = json.dumps([sys.executable, "-ISc", AGENT])
     role = f'[roles.FE]\ncommand = {command}\ncwd = "{tmp_path}"\nresume_args = ["--resume", "{{session_id}}"]\n'
