@@ -13,7 +13,7 @@ from typing import Any
 
 from nextslot.domain import NewJob, Office, Quotas, Template
 from nextslot.domain.declared_values import Declared, declared, is_time, is_words
-from nextslot.domain.filters import EventFilter, JobFilter, RunFilter
+from nextslot.domain.filters import EventFilter, JobFilter, RunFilter, Texts
 from nextslot.domain.schedules import ScheduleFields
 
 TARGET = Path(__file__).parents[1] / "src/nextslot/client/keyword_arguments.py"
@@ -74,10 +74,8 @@ def _asked(kind: Any) -> dict[str, str]:
 
 
 def _filter(kind: Any) -> dict[str, str]:
-    return {
-        one.name: "Values" if one.default == () else "Time" if "Instant" in str(one.type) else "str"
-        for one in fields(kind)
-    }
+    kinds: dict[Any, str] = {Texts: "Values", bool | None: "bool", str | None: "str"}
+    return {one.name: kinds.get(one.type, "Time") for one in fields(kind)}
 
 
 def _kind(field: Declared) -> str:

@@ -1,4 +1,4 @@
-"""Submits the work: a page and an API, their tests, and a deployment that a person must approve. Prints its id."""
+"""Submits the work: a page and an API, then their tests and the deployment, in one session. Prints its job's id."""
 
 from nextslot import Client
 from nextslot.extensions.offices.client import Offices
@@ -8,15 +8,13 @@ with Client() as client:
         "shop",
         [
             {"key": "page", "role": "FE", "description": "Write the text of a page that sells tea."},
-            {"key": "api", "role": "BE", "description": "Write down which fields an order of tea has."},
-            {"key": "tests", "role": "QA", "description": "List what to test.", "depends_on": ["page", "api"]},
+            {"key": "order", "role": "BE", "description": "Write down which fields an order of tea has."},
+            {
+                "role": "QA",
+                "description": "Read what the others wrote, and list what to test.",
+                "depends_on": ["page", "order"],
+                "params": {"version": 7},
+            },
         ],
     )
-    deploy = client.submit(
-        "deploy",
-        {"version": 7},
-        office_id="shop",
-        depends_on=[jobs[-1].job_id],
-        await_signal={"name": "release", "question": "May version 7 go live?"},
-    )
-    print(deploy.job_id)
+    print(jobs[-1].job_id)

@@ -314,6 +314,28 @@ def test_the_version_and_short_help_are_options(nextslot: Terminal) -> None:
     assert "Usage: nextslot submit" in nextslot("submit", "-h").out
 
 
+def test_what_waits_for_an_answer_is_listed_with_its_question(nextslot: Terminal) -> None:
+    asking = ("--await-signal", "listed", "--question", "May it be listed?", "--title", "Deploy")
+    asked = nextslot("submit", "echo", *asking).word
+    plain = held(nextslot)
+
+    every = nextslot("ls", "--awaiting")
+    same = [nextslot("ls", *said, "--json").json["items"] for said in (
+        ("--awaiting",), ("-q", "is:awaiting"), ("--filter", "awaiting_signal=true"))]  # fmt: skip
+    others = nextslot("ls", "--filter", "awaiting_signal=false", "--json").json["items"]
+    nextslot("reject", asked)
+    after = nextslot("ls", "--awaiting", "--json").json["items"]
+
+    assert "Deploy · waits for 'listed': May it be listed?" in every.out
+    ids = [[one["job_id"] for one in items] for items in same]
+    assert ids[0] == ids[1] == ids[2]
+    assert asked in ids[0]
+    assert plain not in ids[0]
+    assert plain in [one["job_id"] for one in others]
+    assert asked not in [one["job_id"] for one in others]
+    assert asked not in [one["job_id"] for one in after]
+
+
 def test_a_person_approves_and_rejects_what_waits_for_an_answer(nextslot: Terminal) -> None:
     asking = ("--await-signal", "release", "--question", "May it go live?", "--deadline", "3600")
     approved, rejected, early = (nextslot("submit", "echo", *asking).word for _ in range(3))

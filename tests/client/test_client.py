@@ -156,6 +156,18 @@ def test_lists_are_read_over_all_their_pages(do: Any) -> None:
     assert {job.job_id for job in everything} == {job.job_id for job in made}
 
 
+def test_what_waits_for_an_answer_is_listed_apart(do: Any) -> None:
+    task_id = f"asks {do.number}"
+    plain = do("submit", "skip", task_id=task_id).job_id
+    asks = do("submit", "echo", task_id=task_id, await_signal={"name": "go"}).job_id
+
+    awaited = do.take(100, "jobs", task_id=task_id, awaiting_signal=True)
+    others = do.take(100, "jobs", task_id=task_id, awaiting_signal=False)
+
+    assert [one.job_id for one in awaited] == [asks]
+    assert [one.job_id for one in others] == [plain]
+
+
 def test_the_same_idempotency_key_makes_one_job(do: Any) -> None:
     key = f"once {do.number}"
 

@@ -643,3 +643,58 @@ def test_a_job_that_waits_for_a_person_is_approved_and_another_one_rejected(
     (signal,) = server.run(server.server.scheduler.signals(approved))
     assert (signal.answer, signal.payload) == ("approve", {"size": 3})
     assert status_of(server, rejected) == "CANCELLED"
+
+
+def test_now_lists_what_waits_for_an_answer_and_takes_the_answer(console: Console, server: ServerThread) -> None:
+    server.run(server.server.scheduler.offices.create("studio"))
+    wait = {"name": "release", "question": "May <b>version 7</b> go live?"}
+    (named,) = submit(server, "echo", "Deploy 6", await_signal={**wait, "answered_by": ["ada"], "deadline_seconds": 60})
+    (approved,) = submit(server, "echo", "Deploy 7", office_id="studio", await_signal=wait)
+    (rejected,) = submit(server, "echo", "Deploy 8", await_signal={"name": "release"})
+    console.open("now").loaded()
+
+    def answer(job_id: str, word: str) -> None:
+        console.find(f".asking tr[data-job='{job_id}']").get_by_role("button", name=word).click()
+        console.dialog().get_by_role("button", name=word).click()
+        console.says(f"Answered: {word.lower()}.")
+
+    expect(console.section("Waiting for an answer: 3")).to_be_visible()
+    expect(console.find(f"tr[data-job='{named}']")).to_contain_text("Who may answer: ada")
+    expect(console.find(f"tr[data-job='{named}']")).to_contain_text("reject, in ")
+    expect(console.find(f"tr[data-job='{approved}']")).to_contain_text("May <b>version 7</b> go live?")
+    expect(console.find(f"tr[data-job='{approved}']")).to_contain_text("studio")
+    answer(rejected, "Reject")
+    expect(console.section("Waiting for an answer: 2")).to_be_visible()
+    answer(approved, "Approve")
+    expect(console.section("Waiting for an answer: 1")).to_be_visible()
+    assert status_of(server, rejected) == "CANCELLED"
+
+    server.run(server.server.scheduler.cancel(named))
+    expect(console.find(".asking")).to_have_count(0)
+    submit(server, "echo", "Deploy 9", await_signal={"name": "release"})
+    expect(console.section("Waiting for an answer: 1")).to_contain_text("Deploy 9")
+
+
+def test_a_query_asks_for_what_waits_for_an_answer(console: Console, server: ServerThread) -> None:
+    submit(server, "echo", "Deploy 7", await_signal={"name": "release"})
+    submit(server, "echo", "plain")
+    console.open("jobs").loaded()
+
+    console.page.get_by_label("Search").press_sequentially("is:")
+    console.page.get_by_role("option", name="is:awaiting").click()
+
+    expect(console.find("main")).to_contain_text("Deploy 7")
+    expect(console.find("main")).not_to_contain_text("plain")
+
+
+def test_a_job_is_submitted_with_a_question_that_a_person_must_approve(console: Console, server: ServerThread) -> None:
+    console.open("submit?type=echo")
+
+    console.page.get_by_label("text").fill("hello")
+    console.page.get_by_label("Question that a person must approve first").fill("May it be said?")
+    console.button("Submit").click()
+    expect(console.section("It waits for an answer")).to_contain_text("May it be said?")
+    console.button("Approve").click()
+    console.dialog().get_by_role("button", name="Approve").click()
+
+    expect(console.section("How it ended").locator("pre")).to_have_text('"hello"')

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
+from nextslot.domain.webhook_delivery import EVENTS
 from tests.server.support import ServerThread
 
 from .support import Console, opened, queue_order
@@ -220,6 +221,71 @@ def test_a_subscription_is_changed(console: Console, server: ServerThread) -> No
     now = server.run(server.server.scheduler.webhooks.get(hook.webhook_id))
     assert "group.finished" in now.events
     assert (now.format, now.url) == ("slack", hook.url)
+
+
+def test_a_subscription_keeps_what_is_not_changed(console: Console, server: ServerThread) -> None:
+    events = ("job.failed_permanently", "job.awaiting_signal")
+    url = "http://127.0.0.1:9/asks"
+    hook, _ = server.run(server.server.scheduler.webhooks.create(url, events=events, format="discord"))
+    console.open("webhooks")
+
+    row = console.find(f"tr[data-webhook='{hook.webhook_id}']")
+    row.get_by_role("button", name="Change…").click()
+    expect(console.dialog().get_by_label("a job waits for an answer")).to_be_checked()
+    console.dialog().get_by_label("a group finished").check()
+    console.dialog().get_by_role("button", name="Change it").click()
+    console.says("Changed.")
+
+    now = server.run(server.server.scheduler.webhooks.get(hook.webhook_id))
+    assert (set(now.events), now.format) == ({*events, "group.finished"}, "discord")
+
+
+def test_a_subscription_keeps_events_that_the_console_does_not_know(console: Console, server: ServerThread) -> None:
+    hook, _ = server.run(server.server.scheduler.webhooks.create("http://127.0.0.1:9/later"))
+    sent: list[Any] = []
+
+    def newer(route: Route) -> None:
+        """Answers as a server of a later version, whose subscription has one event more."""
+        answer = route.fetch()
+        found = answer.json()
+        for one in found["items"]:
+            one["events"] = [*one["events"], "job.from_a_later_version"]
+        route.fulfill(response=answer, json=found)
+
+    console.page.route("**/api/webhooks?*", newer)
+    console.page.on("request", lambda one: sent.append(one.post_data_json) if one.method == "PATCH" else None)
+    console.expected_refusals = ("api/webhooks",)
+    console.open("webhooks")
+
+    console.find(f"tr[data-webhook='{hook.webhook_id}']").get_by_role("button", name="Change…").click()
+    expect(console.dialog().get_by_label("job.from_a_later_version")).to_be_checked()
+    console.dialog().get_by_role("button", name="Change it").click()
+    expect(console.dialog()).to_contain_text("job.from_a_later_version")
+
+    assert sent[0]["events"] == [*hook.events, "job.from_a_later_version"]
+
+
+def test_every_event_can_be_chosen(console: Console) -> None:
+    console.open("webhooks")
+
+    console.button("New subscription").click()
+
+    boxes = console.dialog().locator("input[type=checkbox]")
+    assert sorted(boxes.evaluate_all("all => all.map(one => one.name)")) == sorted(EVENTS)
+
+
+def test_the_webhook_of_an_office_keeps_its_format_and_its_events(console: Console, server: ServerThread) -> None:
+    offices = server.server.scheduler.offices
+    asks = {"format": "slack", "events": ["job.awaiting_signal"]}
+    server.run(offices.create("chatty", webhook={"url": "http://127.0.0.1:9/old/secret", **asks}))
+    console.open("offices/chatty")
+
+    console.page.get_by_label("Webhook of the office").fill("http://127.0.0.1:9/new/secret")
+    console.button("Save").click()
+    console.says("Saved.")
+
+    office = server.run(offices.get("chatty"))
+    assert office.webhook == {"url": "http://127.0.0.1:9/new/secret", **asks}
 
 
 def test_a_template_is_changed_and_archived(console: Console, server: ServerThread) -> None:

@@ -63,6 +63,7 @@ async def furnish(server: ServerThread) -> dict[str, str]:
     await scheduler.cancel(cancelled.job_id, HOSTILE)
     await scheduler.submit("gate", title=HOSTILE)
     queued = await scheduler.submit("echo", {"text": HOSTILE}, title=HOSTILE)
+    await scheduler.submit("echo", title=HOSTILE, await_signal={"name": "release", "question": HOSTILE})
     group, _ = await scheduler.submit_group(_graph(), "parallel", name=HOSTILE)
     await scheduler.offices.create("studio", name=HOSTILE)
     webhook, _ = await scheduler.webhooks.create("http://127.0.0.1:9/%3Cscript%3E?q={{7*7}}")

@@ -45,7 +45,13 @@ def test_one_value_or_several_are_the_same_and_each_counts_once(given: Any) -> N
 def test_nothing_said_is_no_filter() -> None:
     assert JobFilter().is_empty
     assert JobFilter(status=None, office_id=[]).is_empty  # type: ignore[arg-type]
-    for said in ({"status": "FAILED"}, {"role": "FE"}, {"q": "x"}, {"created_after": Instant(1)}):
+    for said in (
+        {"status": "FAILED"},
+        {"role": "FE"},
+        {"q": "x"},
+        {"created_after": Instant(1)},
+        {"awaiting_signal": False},
+    ):
         assert not JobFilter(**said).is_empty
 
 
@@ -70,6 +76,8 @@ def test_every_field_is_text_and_the_one_that_is_not_is_named(kind: Any, field: 
 def test_every_wrong_field_is_named_at_once() -> None:
     with pytest.raises(Invalid) as refused:
         JobFilter(status="DONE", role="", created_after=7, created_before="soon")  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="awaiting_signal is text; it must be true or false"):
+        JobFilter(awaiting_signal="yes")  # type: ignore[arg-type]
 
     assert {one.field for one in refused.value.problems} == {"status", "role", "created_after", "created_before"}
 

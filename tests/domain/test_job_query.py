@@ -29,6 +29,7 @@ def test_every_part_narrows_the_filter() -> None:
 
 
 def test_a_query_without_words_is_a_plain_filter() -> None:
+    assert parsed("is:awaiting", NOW) == JobFilter(awaiting_signal=True)
     found = parsed("task:T-1 group:g template:t schedule:s retry_of:r fingerprint:f until:2026-11-16", NOW)
 
     assert type(found) is JobFilter
@@ -43,6 +44,9 @@ def test_a_query_cannot_widen_the_filter_that_it_is_given() -> None:
     assert parsed("office:a,b", NOW, own).office_id == ("a",)
     assert parsed("office:b", NOW, own) == replace(own, fingerprint="-")
     assert parsed("office:b office:c", NOW).fingerprint == ("-",)
+    assert parsed("is:awaiting", NOW, JobFilter(awaiting_signal=True)) == JobFilter(awaiting_signal=True)
+    asked_not = JobFilter(awaiting_signal=False)
+    assert parsed("is:awaiting", NOW, asked_not) == replace(asked_not, fingerprint="-")
     assert parsed("status:failed", NOW, JobFilter(status="QUEUED")) == JobFilter(status="QUEUED", fingerprint="-")
     assert parsed("since:2h until:2030-01-01", NOW, own).created_after == NOW
     assert parsed("since:2h until:2030-01-01", NOW, own).created_before == NOW.after(10)
@@ -79,6 +83,7 @@ def test_quotes_hold_a_text_together() -> None:
         ('error:"x', "at character 7: expected a closing quote"),
         ("since:soon", "at character 1: 'soon' is no time; expected how long ago, such as 2h"),
         ("a status:late", "at character 3: 'late' is no status; expected one of waiting, queued"),
+        ("a is:late", "at character 3: 'late' is nothing that a job can be; expected awaiting"),
         ("type:", "at character 6: expected a value of 'type'"),
         ("type:,", "at character 1: expected a value of 'type'"),
         ("type=x", "at character 5: expected ':' after 'type'; only params.NAME takes '='"),

@@ -8,6 +8,7 @@ import pytest
 
 from nextslot import Fail, NewJob, Scheduler
 from nextslot.domain import Answer
+from nextslot.domain.filters import JobFilter
 from nextslot.domain.signals import MOST_KEPT
 from nextslot.engine.finish import job_finisher
 from nextslot.engine.signals.signals import Signals
@@ -184,6 +185,31 @@ async def test_a_retry_does_not_ask_again_and_gets_the_same_answer(tmp_path: Pat
         await scheduler.wait(job.job_id)
 
         assert seen == [5, 5]
+
+
+async def test_a_template_and_its_schedules_make_jobs_that_ask(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+        template = await scheduler.templates.create(name="nightly", job_type="work", await_signal=ASK)
+        schedule = await scheduler.schedules.create(
+            template_id=template.template_id, name="s", cron_expression="0 3 * * *", timezone="UTC"
+        )
+        await asyncio.sleep(24 * 3600)
+        (by_schedule,) = (await scheduler.lists.jobs(JobFilter(schedule_id=schedule.schedule_id))).items
+        by_hand = await scheduler.submit(template_id=template.template_id)
+        other = await scheduler.submit(template_id=template.template_id, await_signal={"name": "other"})
+
+        for job, name in ((by_schedule.job, "deploy"), (by_hand, "deploy"), (other, "other")):
+            assert job.awaiting is not None
+            assert job.awaiting["name"] == name
+            await scheduler.signal(job.job_id, name)
+        await scheduler.wait(by_schedule.job.job_id)
+        with pytest.raises(Invalid, match=r"await_signal\.on_deadline"):
+            await scheduler.templates.change(template.template_id, await_signal={**ASK, "on_deadline": "maybe"})
+        await scheduler.templates.change(template.template_id, await_signal=None)
+        plain = await scheduler.submit(template_id=template.template_id)
+
+        assert plain.awaiting is None
+        assert (await scheduler.job(by_schedule.job.job_id)).status == "COMPLETED"
 
 
 async def test_only_those_who_are_named_may_answer(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import base64
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -183,11 +184,17 @@ async def populate(scheduler: Scheduler) -> None:
     members = [NewJob(job_type="work", params={"seconds": 1000}, title="member") for _ in range(3)]
     await scheduler.submit_group(members, "sequential")
     await asyncio.sleep(40)
+    later = datetime(2100, 1, 1, tzinfo=UTC)
     for office_id in ("o", "default"):
         doomed = [await scheduler.submit("work", office_id=office_id, title="doomed") for _ in range(3)]
         await scheduler.cancel(doomed[0].job_id)
         await scheduler.submit("work", office_id=office_id, depends_on=[doomed[1].job_id], title="waits")
         await scheduler.submit("work", {"seconds": 1000}, office_id=office_id, urgent=True)
+        ask: dict[str, Any] = {"office_id": office_id, "await_signal": {"name": "release"}}
+        asks = [await scheduler.submit("work", title="asks", **ask) for _ in range(3)]
+        await scheduler.signal(asks[0].job_id, "release")
+        await scheduler.submit("work", title="asks", depends_on=[doomed[1].job_id], **ask)
+        await scheduler.submit("work", title="asks", scheduled_for=later, **ask)
     await testing.settled()
 
 
@@ -235,6 +242,7 @@ def wanted(every: Sequence[Job]) -> st.SearchStrategy[dict[str, Any]]:
             "retry_of": st.lists(st.sampled_from(ids), max_size=5, unique=True).map(tuple),
             "created_after": st.sampled_from(instants),
             "created_before": st.sampled_from(instants),
+            "awaiting_signal": st.booleans(),
             "q": st.sampled_from(["alpha", "ALPHA", "50%", "_", "%", "!", "'", "ünï", "Ü", "a", "7000", *ids[:3], "-"]),
         },
     )
@@ -250,6 +258,10 @@ def is_wanted(job: Job, said: dict[str, Any]) -> bool:
         return False
     if "created_before" in said and not job.created_at < said["created_before"]:
         return False
+    if "awaiting_signal" in said:
+        is_asking = job.awaiting is not None and (job.unmet, job.is_due, job.is_turn) == (1, True, True)
+        if is_asking is not said["awaiting_signal"]:
+            return False
     if "q" not in said:
         return True
     if len(said["q"]) == 36:
@@ -274,6 +286,25 @@ def test_a_filter_finds_what_a_plain_look_at_every_job_finds(
     newest_first = sorted(every, key=lambda job: (job.created_at, job.job_id), reverse=True)
     assert [job.job_id for job in found] == [job.job_id for job in newest_first if is_wanted(job, said)]
     assert all(JobFilter(**said).matches(job) == is_wanted(job, said) for job in every)
+
+
+async def test_jobs_that_wait_for_an_answer_are_found_however_many_wait_for_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their index has no other job, so the first page has them all, although a page looks at three rows only."""
+    async with running_scheduler(tmp_path) as scheduler:
+        first = await scheduler.submit("work", {"seconds": 1000})
+        await scheduler.submit("work", title="asks", await_signal={"name": "release"})
+        await scheduler.submit_many([NewJob(job_type="work", depends_on=[first.job_id]) for _ in range(50)])
+        held = {"name": "release"}
+        await scheduler.submit("work", title="is held back", depends_on=[first.job_id], await_signal=held)
+        monkeypatch.setattr(keyset_pagination, "BUDGET", 3)
+
+        page = await scheduler.lists.jobs(JobFilter(awaiting_signal=True))
+        by_query = await scheduler.lists.jobs(JobFilter(q="is:awaiting"))
+
+    assert ([one.job.title for one in page.items], page.next_cursor) == (["asks"], None)
+    assert by_query.items == page.items
 
 
 async def test_both_databases_find_the_same(tmp_path: Path) -> None:
@@ -302,6 +333,8 @@ def some_filter(chance: random.Random, every: Sequence[Job]) -> dict[str, Any]:
         said["created_after"] = min(job.created_at, other.created_at)
     if chance.random() < 0.3:
         said["created_before"] = max(job.created_at, other.created_at)
+    if chance.random() < 0.3:
+        said["awaiting_signal"] = chance.random() < 0.7
     if chance.random() < 0.4:
         said["q"] = chance.choice([job.job_id, job.job_id[5:14], "ALPHA", "50%", "_", "Ü", "ü"])
     return said

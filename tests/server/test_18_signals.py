@@ -81,6 +81,27 @@ async def test_an_answer_over_http_is_stored_once_and_names_its_sender(tmp_path:
         assert any(one["actor"] == "a" and at in one["target"] for one in audit)
 
 
+async def test_what_waits_for_an_answer_is_listed_within_the_office_of_the_key(tmp_path: Path) -> None:
+    async with office_with_chat(tmp_path) as (server, keys, _):
+        mine = await asked(server)
+        theirs = await server.scheduler.submit("echo", {"text": "x"}, office_id="b", await_signal=WAIT)
+        plain = await server.scheduler.submit("echo", {"text": "x"}, office_id="a")
+
+        async def found(key: str, **query: str) -> set[str]:
+            answer = await keys[key].get("/api/jobs", params=query)
+            return {one["job_id"] for one in answer.json()["items"]}
+
+        assert await found("a", awaiting_signal="true") == {mine}
+        assert await found("a", q="is:awaiting") == {mine}
+        assert await found("a", q="is:awaiting", awaiting_signal="false") == set()
+        assert await found("a", awaiting_signal="false") == {plain.job_id}
+        assert await found("admin", awaiting_signal="true") == {mine, theirs.job_id}
+        wrong = await keys["a"].get("/api/jobs", params={"awaiting_signal": "perhaps"})
+        assert wrong.status_code == 422
+        await keys["a"].post("/api/jobs/cancel", json={"awaiting_signal": True})
+        assert (await status(server, mine), await status(server, theirs.job_id)) == ("CANCELLED", "WAITING")
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"])
 async def test_a_preview_of_a_link_answers_nothing(tmp_path: Path, method: str) -> None:
     async with office_with_chat(tmp_path) as (server, _, box):

@@ -7,6 +7,7 @@ is whether the laws see it.
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -25,9 +26,11 @@ from nextslot.engine.finish.dependents import DependencyResolver
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.engine.finish.retries import RetryController
 from nextslot.engine.schedules.schedule_trigger import ScheduleTrigger
+from nextslot.engine.signals import signals
+from nextslot.engine.signals.signals import Signals
 from nextslot.engine.submit.queue_order import QueueManager
 from nextslot.engine.webhooks.delivery_worker import DeliveryWorker
-from nextslot.errors import Refused
+from nextslot.errors import Conflict, Refused
 from nextslot.store import group_commit
 from nextslot.store.sqlite import sqlite_store
 from nextslot.store.tables import (
@@ -41,6 +44,7 @@ from nextslot.store.tables import (
     runs,
     schedules,
 )
+from nextslot.store.tables import signals as stored_signals
 from nextslot.store.tables.schedules import Progress
 
 Patch = contextlib.AbstractContextManager[object]
@@ -484,6 +488,30 @@ def session_begins_anew() -> list[Patch]:
     return [patched(runner, "_earlier_session", lambda *given: None)]
 
 
+def signal_answered_twice() -> list[Patch]:
+    """Another answer to a wait that was answered is stored beside the first one instead of being refused."""
+    send = Signals.send
+
+    def store(self: Any, tx: Any, job_id: str, name: str, answer: Any, *rest: Any, **more: Any) -> Any:
+        try:
+            return send(self, tx, job_id, name, answer, *rest, **more)
+        except Conflict:
+            payload, sent_by, now = rest
+            before = stored_signals.last(tx, jobs.chains(tx, [job_id])[job_id][0], name)
+            if before is None or before.job_id is None:
+                raise
+            other = {"answer": answer, "payload": payload, "sent_by": sent_by, "sent_at": now, "signal_id": None}
+            signal = replace(before, number=before.number + 1, **other)
+            stored_signals.insert(tx, signal)
+            return signals.Sent(signal, is_new=True)
+
+    return [patched(Signals, "send", store)]
+
+
+def answered_by_ignored() -> list[Patch]:
+    return [patched(signals, "_refuse_foreign", lambda job, callers: None)]
+
+
 def parked_run_ends_as_it_likes() -> list[Patch]:
     as_parked = JobFinisher._as_parked
 
@@ -530,6 +558,8 @@ DEFECTS: dict[str, Callable[[], list[Patch]]] = {
         refused_outcome_thrown_away,
         checkpoint_not_given,
         session_begins_anew,
+        signal_answered_twice,
+        answered_by_ignored,
         parked_run_ends_as_it_likes,
     )
 }

@@ -7,6 +7,7 @@ _DIRECT = "tests/engine/test_11_direct.py::test_"
 _ORDER = "tests/engine/test_03_order.py::test_"
 _OUTAGES = "tests/engine/test_04_outages.py::test_"
 _QUOTA = "tests/engine/test_06_quota.py::test_"
+_SIGNALS = "tests/engine/test_06_signals.py::test_"
 _CANCEL = "tests/engine/test_07_cancel.py::test_"
 _SCHEDULES = "tests/engine/test_10_schedules.py::test_"
 _DELIVERIES = "tests/engine/test_12_deliveries.py::test_"
@@ -388,5 +389,55 @@ RULES = (
         "if not caller.scope.includes(scope):",
         "if not caller.scope.includes(scope) and scope is Scope.ADMIN:",
         HTTP,
+    ),
+    # Answers to jobs that wait for somebody.
+    Bug(
+        "another payload is taken for the same answer",
+        "engine/signals/signals.py",
+        "if (before.answer, before.payload) == (answer, payload):",
+        "if before.answer == answer:",
+        _SIGNALS + "the_same_answer_again_is_the_same_and_another_one_is_refused",
+    ),
+    Bug(
+        "an answer that is sent again with its id answers the next wait",
+        "engine/signals/signals.py",
+        "None if signal_id is None else signals.sent(tx, job.chain_id, name, signal_id)",
+        "None",
+        _SIGNALS + "the_first_answer_sent_again_late_does_not_answer_the_next_wait",
+    ),
+    Bug(
+        "an answer after the deadline counts until the timer has come",
+        "engine/signals/signals.py",
+        "if last.answer_by is not None and last.answer_by <= now and sent_by != BY_DEADLINE:",
+        "if last.answer_by is not None and last.answer_by <= now and sent_by == BY_DEADLINE:",
+        _SIGNALS + "an_answer_after_the_deadline_is_late_even_if_the_timer_has_not_come_yet",
+    ),
+    Bug(
+        "somebody who is not named may answer",
+        "engine/signals/signals.py",
+        "if callers is not None and allowed and not set(callers) & set(allowed):",
+        "if callers is not None and allowed and not set(callers):",
+        _SIGNALS + "only_those_who_are_named_may_answer",
+    ),
+    Bug(
+        "every deadline rejects",
+        "engine/signals/signals.py",
+        'answer = Answer(job.await_signal["on_deadline"])',
+        "answer = Answer.REJECT",
+        _SIGNALS + "without_an_answer_in_time_the_default_answers",
+    ),
+    Bug(
+        "after a restart nothing wakes up for the deadline of an answer",
+        "store/statements/jobs.sql",
+        "    (select min(answer_by) from jobs where stage = 'QUEUED' and is_awaiting = 1 and answer_by is not null),",
+        "    null,",
+        _SIGNALS + "a_wait_survives_a_restart_and_its_deadline_too",
+    ),
+    Bug(
+        "a rejection ends a parked session",
+        "engine/signals/signals.py",
+        "elif signal.answer is Answer.REJECT and not self._is_parked(tx, job):",
+        "elif signal.answer is Answer.REJECT:",
+        _SIGNALS + "a_parked_run_uses_up_no_attempt_and_goes_on_with_the_answer",
     ),
 )

@@ -92,6 +92,7 @@ class JobFilter(TypedDict, total=False):
     fingerprint: Values
     created_after: Time
     created_before: Time
+    awaiting_signal: bool
     q: str
 
 
@@ -149,6 +150,7 @@ class TemplatePutOptions(TypedDict, total=False):
     affinity: str | None
     limit_keys: Sequence[str] | None
     webhook: Json | None
+    await_signal: Json | None
     description: str | None
     jobs: Sequence[NewJob] | None
     mode: str | None

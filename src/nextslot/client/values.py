@@ -334,6 +334,7 @@ class Me(ClientValue):
     key_id: str | None
     scopes: tuple[str, ...]
     office_id: str | None
+    job_types: tuple[str, ...]
     last_event: int
     extensions: tuple[str, ...]
 

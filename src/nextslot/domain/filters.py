@@ -37,6 +37,7 @@ class JobFilter:
 
     `created_after` and `created_before` exclude the instant itself. `q` is a query in one line (`job_query.py`), which
     the services read; what is left of it here is a part of an id, or of the title. A whole id finds only that job.
+    `awaiting_signal`: only jobs that wait for nothing but an answer, or only others.
     """
 
     status: Texts = ()
@@ -51,6 +52,7 @@ class JobFilter:
     fingerprint: Texts = ()
     created_after: Instant | None = None
     created_before: Instant | None = None
+    awaiting_signal: bool | None = None
     q: str | None = None
 
     LABELS = (
@@ -69,6 +71,8 @@ class JobFilter:
         _complete(self, {"status": JobStatus}, self.LABELS, ("created_after", "created_before"))
         if self.q is not None and (problem := text_problem(self.q, LONGEST_SEARCH)) is not None:
             raise Invalid(problem, "q")
+        if self.awaiting_signal is not None and not isinstance(self.awaiting_signal, bool):
+            raise Invalid(must_be(self.awaiting_signal, "true or false"), "awaiting_signal")
 
     @property
     def is_empty(self) -> bool:
@@ -90,6 +94,7 @@ class JobFilter:
             and all(getattr(job, name) in (getattr(self, name) or (getattr(job, name),)) for name in self.LABELS)
             and (self.created_after is None or job.created_at > self.created_after)
             and (self.created_before is None or job.created_at < self.created_before)
+            and self.awaiting_signal in (None, job.is_asking)
             and (self.q is None or self._is_found(job))
         )
 

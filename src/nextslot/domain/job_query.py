@@ -35,7 +35,7 @@ TIMES: Mapping[str, str] = {
     "since": "created_after", "until": "created_before",
     "created_after": "created_after", "created_before": "created_before",
 }  # fmt: skip
-NAMES = (*FIELDS, *TIMES, "error")
+NAMES = (*FIELDS, *TIMES, "error", "is")
 
 _WORD = re.compile("[a-z0-9\u0080-\U0010ffff]+")
 _PART_OF_ID = re.compile(r"[0-9a-f-]{4,36}")
@@ -109,6 +109,8 @@ def parsed(text: str, now: Instant, filter: JobFilter | None = None) -> JobFilte
             params.append(Param(term.name.removeprefix("params."), term.value))
         elif term.name == "error":
             error_words += _words(term)
+        elif term.name == "is":
+            found["awaiting_signal"] = _is_awaiting(term)
         elif term.name in TIMES:
             name = TIMES[term.name]
             found[name] = _later(name, found.get(name), _time(term, now))
@@ -124,6 +126,9 @@ def parsed(text: str, now: Instant, filter: JobFilter | None = None) -> JobFilte
     kept = {field.name: getattr(given, field.name) for field in fields(JobFilter)}
     for name, value in found.items():
         own = kept[name]
+        if name == "awaiting_signal":
+            kept[name] = value if own in (None, value) else ()
+            continue
         kept[name] = _later(name, own, value) if name in TIMES.values() else _both(own or None, value)
     if any(kept[name] == () for name in found):
         kept |= {name: getattr(given, name) for name in found} | {"fingerprint": _NOTHING}
@@ -206,6 +211,12 @@ def _values(term: Term, name: str) -> tuple[str, ...]:
             expected = ", ".join(JobStatus).lower()
             raise Invalid(_at(term.at, f"{value.lower()!r} is no status; expected one of {expected}"), "q")
     return known
+
+
+def _is_awaiting(term: Term) -> bool:
+    if term.value.lower() != "awaiting":
+        raise Invalid(_at(term.at, f"{term.value!r} is nothing that a job can be; expected awaiting"), "q")
+    return True
 
 
 def _time(term: Term, now: Instant) -> Instant:

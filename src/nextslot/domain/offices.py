@@ -18,7 +18,9 @@ _USUAL_RETRIES = RetryPolicy(max_attempts=2, base_delay_seconds=60, retry_on=OFF
 # How long office jobs may take if neither the job nor its type sets a timeout: by role, otherwise half an hour.
 ROLE_TIMEOUTS: Mapping[str, float] = {"PO": 900, "Architect": 1200, "FE": 1800, "BE": 1800, "QA": 2700, "DevOps": 1200}
 DEFAULT_TIMEOUT = 1800.0
-ROLE_SETTINGS = ("command", "cwd", "env", "timeout_seconds")
+ROLE_SETTINGS = (
+    "command", "cwd", "env", "timeout_seconds", "resume_args", "resume_on", "session_id_pattern",
+)  # fmt: skip
 
 
 class OfficeFields(Value, Generic[At]):

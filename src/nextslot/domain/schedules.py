@@ -12,6 +12,7 @@ from .bounds import Affinity, Json, LimitKeys, Priority, Seconds, Text
 from .declared_values import At, Id, Internal, Says, Value
 from .groups import GroupMode, OnFailure
 from .jobs import DEFAULT_OFFICE
+from .signals import SignalSetting
 from .webhooks import JobSettings, WebhookSetting
 
 
@@ -62,6 +63,7 @@ class Template(Value, Generic[At]):
     affinity: Affinity | None = None
     limit_keys: LimitKeys | None = None
     webhook: WebhookSetting = None
+    await_signal: SignalSetting = None
     description: Text | None = None
     office_id: Annotated[
         str, Says("The office of its jobs and schedules", asked="The office of a template cannot change")

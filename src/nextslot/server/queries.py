@@ -45,10 +45,15 @@ def _names_something(value: object) -> object:
     return value
 
 
-_QUERY_TYPES = {Texts: Values | None, str | None: Annotated[str, Field(max_length=1000)] | None}
+_QUERY_TYPES = {
+    Texts: Values | None,
+    bool | None: bool | None,
+    str | None: Annotated[str, Field(max_length=1000)] | None,
+}
 _BODY_TYPES = {
     Texts: Annotated[str | list[str] | None, BeforeValidator(_names_something)],
     str | None: str | None,
+    bool | None: bool | None,
 }
 
 

@@ -405,19 +405,87 @@ async def test_a_server_that_is_killed_in_the_middle_of_a_wait_loses_no_job(tmp_
         server.end()
 
 
-async def test_without_keys_an_agent_cancels_what_it_has_submitted(tmp_path: Path) -> None:
+async def test_without_keys_a_session_cancels_what_it_has_submitted_and_nothing_else(tmp_path: Path) -> None:
     server = _new_server(tmp_path)
     server.start()
+    slow: dict[str, Any] = {"job_type": "slow", "params": {"seconds": 100}}
     try:
-        async with server.agent("stdio", None) as agent, server.agent("http", None) as other:
-            job = await agent.call("submit_job", job_type="slow", params={"seconds": 100})
+        async with (
+            server.agent("stdio", None) as by_stdio,
+            server.agent("http, older", None) as by_http,
+            server.agent("http, older", None) as other,
+            server.agent("http", None) as without_session,
+        ):
+            for agent, stranger in ((by_stdio, by_http), (by_http, by_stdio), (by_http, other), (other, by_http)):
+                job = await agent.call("submit_job", **slow)
 
-            refused = await other.refused("cancel_job", job_id=job["job_id"])
+                assert "by somebody else" in await stranger.refused("cancel_job", job_id=job["job_id"])
+                assert "keeps no session" in await without_session.refused("cancel_job", job_id=job["job_id"])
+                await agent.call("cancel_job", job_id=job["job_id"], interrupt=True)
 
-            assert "by somebody else" in refused
-            await agent.call("cancel_job", job_id=job["job_id"], interrupt=True)
+            kept = await by_http.call("submit_job", **slow, idempotency_key="same")
+            for stranger in (other, by_stdio):
+                again = await stranger.call("submit_job", **slow, idempotency_key="same")
+                assert (again["job_id"], again["is_new"]) == (kept["job_id"], False)
+                assert "by somebody else" in await stranger.refused("cancel_job", job_id=kept["job_id"])
+            alone = await without_session.call("submit_job", **slow)
+            assert "Ask a person" in await without_session.refused("cancel_job", job_id=alone["job_id"])
+            await by_http.call("cancel_job", job_id=kept["job_id"], interrupt=True)
+            httpx2.post(f"{server.url}/api/jobs/{alone['job_id']}/cancel", json={"interrupt": True})
     finally:
         server.end()
+
+
+@both
+async def test_types_are_listed_in_pages_and_only_those_that_the_key_may_create(
+    server: ServerProcess, way: str
+) -> None:
+    server.keys["narrow"] = server.keys.get("narrow") or server._made(
+        "narrow", ["submit"], office_id="a", job_types=["say", "slow"]
+    )
+    async with server.agent(way) as agent, server.agent(way, "narrow") as narrow:
+        every = (await agent.call("list_job_types", limit=50))["items"]
+        first = await agent.call("list_job_types", limit=2)
+        cursor = first["more"].split("'")[1]
+        rest = await agent.call("list_job_types", limit=50, cursor=cursor)
+        few = await narrow.call("list_job_types")
+        hidden = await narrow.refused("list_job_types", name="held")
+        refused = await narrow.refused("submit_job", job_type="held", params={"seconds": 1})
+        unknown = await agent.refused("list_job_types", name="nothing", limit=1)
+        schema = await narrow.call("list_job_types", name="say")
+
+    names = [one["job_type"] for one in every]
+    assert names == sorted(names)
+    assert [one["job_type"] for one in (*first["items"], *rest["items"])] == names
+    assert len(first["items"]) == 2
+    assert [one["job_type"] for one in few["items"]] == ["say", "slow"]
+    assert "more" not in few
+    assert "'held' that you can submit; there are: say, slow" in hidden
+    assert "held" in refused
+    assert f"there are: {names[0]} and {len(names) - 1} more, which list_job_types lists" in unknown
+    assert schema["job_type"] == "say"
+
+
+@both
+async def test_an_agent_finds_jobs_by_a_query_and_what_waits_for_a_person(server: ServerProcess, way: str) -> None:
+    async with server.agent(way) as agent:
+        word = f"zebra{way.replace(', ', '')}"
+        say = {"job_type": "say", "params": {"text": word}, "title": f"{word} crossing"}
+        asks = await agent.call("submit_job", **say, approval="May it be said?")
+        plain = await agent.call("submit_job", **say)
+        await agent.call("wait_for_job", job_id=plain["job_id"])
+
+        async def found(**query: Any) -> list[str]:
+            return [one["job_id"] for one in (await agent.call("list_jobs", **query))["items"]]
+
+        assert await found(text=f"params.text={word} status:completed since:1h") == [plain["job_id"]]
+        assert await found(text=f"{word} is:awaiting") == [asks["job_id"]]
+        assert await found(text=word, awaiting_signal=True) == [asks["job_id"]]
+        assert await found(text=word, awaiting_signal=False) == [plain["job_id"]]
+        listed = await agent.call("list_jobs", text=word, awaiting_signal=True)
+        assert "May it be said?" in listed["items"][0]["awaiting"]
+        assert "'colour' is no field" in await agent.refused("list_jobs", text="colour:red")
+        await agent.call("cancel_job", job_id=asks["job_id"])
 
 
 async def test_prompts_name_the_tools_that_exist(server: ServerProcess) -> None:

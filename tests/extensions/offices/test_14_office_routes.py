@@ -686,6 +686,24 @@ async def test_process_answers_what_it_started(tmp_path: Path) -> None:
         assert [(one["job_id"], one["status"]) for one in started["items"]] == [(made["job_id"], "processing")]
 
 
+async def test_a_job_of_an_office_waits_for_its_answer_in_the_graph(tmp_path: Path) -> None:
+    async with serving_office(tmp_path) as office:
+        ask = {"name": "release", "question": "May it go live?"}
+        _, deploy = await office.submit(
+            {**gate("build"), "key": "build"},
+            {**gate("deploy"), "depends_on": ["build"], "await_signal": ask},
+        )
+        refused = await office.server.client.post(
+            "/api/offices/o/jobs", json={"jobs": [{**gate(), "await_signal": {"question": "no name"}}]}
+        )
+        shown = (await office.server.client.get(f"/api/jobs/{deploy['job_id']}")).json()
+
+        assert deploy["status"] == "pending"
+        assert (shown["awaiting"]["question"], shown["awaiting"]["asked_at"]) == ("May it go live?", None)
+        assert refused.status_code == 422
+        assert "jobs.0.await_signal.name" in refused.text
+
+
 async def test_only_an_admin_of_the_whole_scheduler_sets_the_command_of_a_role(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         await server.scheduler.offices.create("o")

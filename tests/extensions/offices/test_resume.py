@@ -10,6 +10,7 @@ import pytest
 from nextslot import Scheduler
 from nextslot.domain import Run
 from nextslot.domain.offices import OFFICE_RETRIES
+from nextslot.domain.retry import quota_pause
 from nextslot.errors import Invalid
 from nextslot.executors.run_context import RunContext
 from nextslot.extensions.offices import role_sessions
@@ -31,10 +32,14 @@ async def runs_of(directory: Path, fail: int, **role: Any) -> list[Run]:
     command = [sys.executable, "-ISc", AGENT]
     roles = {"FE": {"command": command, "env": {"FAIL": str(fail), **role.pop("env", {})}, **RESUME, **role}}
     async with scheduler_with_roles(directory, **roles) as scheduler:
-        (job,) = await office_jobs(scheduler).submit("o", [{"description": "d", "role": "FE"}])
-        await asyncio.wait_for(scheduler.wait(job.job_id), 60)
-        found = [await scheduler.run_of(one.job_id) for one in await scheduler.chain(job.job_id)]
-        return [one for one in found if one is not None]
+        return await runs_in(scheduler)
+
+
+async def runs_in(scheduler: Scheduler) -> list[Run]:
+    (job,) = await office_jobs(scheduler).submit("o", [{"description": "d", "role": "FE"}])
+    await asyncio.wait_for(scheduler.wait(job.job_id), 60)
+    found = [await scheduler.run_of(one.job_id) for one in await scheduler.chain(job.job_id)]
+    return [one for one in found if one is not None]
 
 
 async def until_parked(scheduler: Scheduler) -> None:
@@ -57,6 +62,51 @@ async def test_after_a_kind_that_allows_it_the_same_session_goes_on(
     assert second.session_id == first.session_id
     assert f"['--resume', '{first.session_id}']" in said(tmp_path, second)
     assert "goes on, after a failure of kind error" in said(tmp_path, second)
+
+
+async def test_after_a_quota_hold_the_same_session_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The role says nothing of resume_on: a used-up quota is among the kinds after which a session goes on."""
+    monkeypatch.chdir(tmp_path)
+
+    first, second = await runs_of(tmp_path, 4)
+
+    assert (first.failure_kind, first.exit_code) == ("quota", 4)
+    assert first.finished_at is not None
+    assert second.started_at - first.finished_at >= quota_pause(1) * 1_000_000
+    assert second.session_id == first.session_id
+    assert f"['--resume', '{first.session_id}']" in said(tmp_path, second)
+    assert "goes on, after a failure of kind quota" in said(tmp_path, second)
+
+
+async def test_an_office_says_how_its_own_command_of_a_role_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    configured = {"command": ["true"], "env": {"FAIL": "5"}, **RESUME}
+    own: dict[str, Any] = {"command": [sys.executable, "-ISc", AGENT], "env": {"OWN": "its-own"}}
+    resuming: dict[str, Any] = {
+        "resume_args": ["-r", "{session_id}"],
+        "resume_on": ["error"],
+        "session_id_pattern": "id: ([a-z-]+)",
+    }
+    async with scheduler_with_roles(tmp_path, FE=configured) as scheduler:
+        service = office_jobs(scheduler)
+        plain = await service.put_role("o", "FE", **own)
+        before = await runs_in(scheduler)
+        changed = await service.put_role("o", "FE", **own, **resuming)
+        after = await runs_in(scheduler)
+        await service.put_role("o", "FE", resume_args=[])
+        never = await service.roles("o")
+        with pytest.raises(Invalid, match=r"must have \{session_id\}"):
+            await service.put_role("o", "FE", resume_args=["-r"])
+
+    assert (plain.resume_args, plain.session_id_pattern) == ((), None)
+    assert before[0].session_id != before[1].session_id
+    assert (changed.resume_args, changed.resume_on) == (("-r", "{session_id}"), ("error",))
+    assert changed.session_id_pattern == "id: ([a-z-]+)"
+    assert [one.session_id for one in after] == ["its-own", "its-own"]
+    assert "['-r', 'its-own']" in said(tmp_path, after[1])
+    assert [one.resume_args for one in never if one.role == "FE"] == [()]
 
 
 async def test_after_another_kind_a_new_session_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

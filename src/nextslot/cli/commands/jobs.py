@@ -222,12 +222,14 @@ def ls(
     query: Annotated[
         str | None, typer.Option("--query", "--text", "-q", help="Such as 'status:failed type:ingest since:2h words'.")
     ] = None,
+    awaiting: Annotated[bool, typer.Option("--awaiting", help="Only those that wait for an answer.")] = False,
     filter: Filter = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List jobs, newest first."""
     given = {"status": status, "job_type": job_type, "office_id": office, "group_id": group, "q": query}
+    given["awaiting_signal"] = "true" if awaiting else None
     wanted = arguments.job_filter([*(f"{name}={value}" for name, value in given.items() if value), *(filter or ())])
     page = session.client.jobs_page(limit, cursor, **wanted)
     session.list(page.json, HEADINGS, [row(job) for job in page.items], "no jobs")
@@ -252,9 +254,11 @@ def row(job: "Job") -> list[Any]:
 
 
 def _about(job: "Job") -> str:
-    """Says what a job is about: its title, else its topic."""
+    """Says what a job is about: its title, else its topic; and which answer it waits for."""
     topic = job.params.get("topic")
-    return job.title or (topic if isinstance(topic, str) else "")
+    about = job.title or (topic if isinstance(topic, str) else "")
+    asked = job.awaiting and f"waits for {job.awaiting['name']!r}: {job.awaiting['question'] or 'an answer'}"
+    return " · ".join(one for one in (about, asked) if one)
 
 
 def show(session: Session, job: JobId) -> None:

@@ -1,10 +1,10 @@
 // Now: what holds the slots, who waits on the line, the queue in its order, and past and future in one picture.
-import { t } from "../i18n.js";
-import { cancelDirect, cancelJob } from "../actions.js";
+import { said, t } from "../i18n.js";
+import { answerJob, cancelDirect, cancelJob } from "../actions.js";
 import { get, post } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
-import { attempt, Bar, can, canWhole, Empty, Loading, JobLink, Section, Status, someOffices, Trouble, useNow, useTitle, When } from "../parts.js";
+import { attempt, Bar, can, canWhole, Empty, Loading, JobLink, Scroll, Section, Status, someOffices, Trouble, useNow, useTitle, When } from "../parts.js";
 import { change, link, useKept } from "../router.js";
 import { between, clock, count, duration, named, plural } from "../words.js";
 import { Queue } from "./queue.js";
@@ -61,6 +61,7 @@ export default function Now({ place }) {
       <${Pause} pausedBy=${paused_by} officeId=${officeId} again=${queue.again} />
     </div>
     <${Trouble} error=${queue.error} />
+    <${Asking} />
     <${Slots} running=${running} direct=${direct} progress=${progress} capacity=${office?.max_concurrent_jobs}
       again=${queue.again} />
     <${Timeline} officeId=${officeId} hours=${hours} queue=${{ ...queue.data, running, queue: waiting }}
@@ -169,6 +170,36 @@ function Pause({ pausedBy, officeId, again }) {
     ${can("submit") && html`<a class="button"
       href=${link("submit", { office: officeId === "default" ? "" : officeId })}>${t("submit_a_job")}</a>`}
   </div>`;
+}
+
+// The jobs of every office that wait for an answer, whatever else waits. Nothing is shown while none does.
+const ASKED_AT_MOST = 20;
+
+function Asking() {
+  const load = (signal) => get("api/jobs", { awaiting_signal: true, limit: ASKED_AT_MOST }, signal);
+  const concerns = (event) => event.type === "job_awaiting_signal" || known.has(event.job_id);
+  const found = useLoad(load, [], { concerns, every: 30_000 });
+  const items = found.data?.items || [];
+  const known = new Set(items.map((job) => job.job_id));
+  if (!items.length) return html`<${Trouble} error=${found.error} />`;
+  const more = found.data.next_cursor !== null;
+  const answer = (job, word) => answerJob(job, word).then((done) => done && found.again());
+  return html`<${Section} title=${t("waiting_for_an_answer", `${count(items.length)}${more ? "+" : ""}`)}
+    actions=${more && html`<a class="button" href=${link("jobs", { q: "is:awaiting" })}>${t("all_of_them")}</a>`}>
+    <${Scroll} label=${t("jobs_that_wait_for_an_answer")}><table class="asking"><thead><tr><th>${t("job")}</th><th>${t("the_question")}</th>
+      <th class="wide">${t("office")}</th><th class="wide">${t("since")}</th><th class="wide">${t("without_an_answer")}</th>
+      <th><span class="unseen">${t("actions")}</span></th></tr></thead><tbody>${items.map(
+        (job) => html`<tr key=${job.job_id} data-job=${job.job_id}>
+      <td><${JobLink} job=${job} /></td>
+      <td>${job.awaiting.question || job.awaiting.name}${job.awaiting.answered_by.length > 0 && html`<br /><span
+        class="dim">${t("who_may_answer")}: ${job.awaiting.answered_by.join(", ")}</span>`}</td>
+      <td class="wide">${job.office_id}</td>
+      <td class="wide"><${When} at=${job.awaiting.asked_at} /></td>
+      <td class="wide">${job.awaiting.answer_by && html`${said("answer", job.awaiting.on_deadline)}, <${When} at=${job.awaiting.answer_by} />`}</td>
+      <td class="number">${can("operate") && html`<button class="primary"
+        onClick=${() => answer(job, "approve")}>${t("approve")}</button> <button class="danger"
+        onClick=${() => answer(job, "reject")}>${t("reject")}</button>`}</td></tr>`,
+      )}</tbody></table><//><//>`;
 }
 
 function Slots({ running, direct, progress, capacity, again }) {

@@ -158,7 +158,7 @@ function Settings({ path, office, config, done }) {
           .filter((name) => values[name] && values[name] !== office[name])
           .map((name) => [name, values[name]]),
       );
-      if (values.webhook && values.webhook !== office.webhook?.url) rest.webhook = { url: values.webhook };
+      if (values.webhook && values.webhook !== office.webhook?.url) rest.webhook = { ...office.webhook, url: values.webhook };
       if (!values.webhook && office.webhook) rest.webhook = null;
       if (Object.keys(rest).length) await patch(path, rest);
       setProblems({});

@@ -157,6 +157,8 @@ function Form({ type, template, office, offices, saved }) {
         <${Field} name="timeout_seconds" label=${t("timeout_seconds")} kind="number" step="any" min="0"
           problem=${problems.timeout_seconds} />
         <${Field} name="depends_on" label=${t("after_the_jobs_ids_by_comma")} problem=${problems.depends_on} />
+        <${Field} name="question" label=${t("question_before_its_start")} maxlength="500"
+          value=${template?.await_signal?.question || ""} problem=${problems["await_signal.question"]} />
         <${Field} name="unique_key" label=${t("unique_key")} problem=${problems.unique_key} />
         <${Field} name="urgent" label=${t("urgent_before_everything_else")} kind="checkbox" />`
         }
@@ -196,5 +198,9 @@ function body(params, values, type, template) {
     .map((one) => one.trim())
     .filter(Boolean);
   if (after.length) made.depends_on = after;
+  // A question that is the template's own comes with all that the template says about it.
+  const asked = template?.await_signal;
+  if (values.question && values.question !== asked?.question)
+    made.await_signal = { ...(asked || { name: "approval" }), question: values.question };
   return made;
 }

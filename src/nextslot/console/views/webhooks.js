@@ -15,6 +15,7 @@ const EVENTS = [
   "job.failed_permanently",
   "job.stalled",
   "job.cancelled",
+  "job.awaiting_signal",
   "group.finished",
   "schedule.skipped",
 ];
@@ -99,8 +100,15 @@ export default function Webhooks({ place }) {
     }`;
 }
 
-const chosen = (answer) => EVENTS.filter((one) => answer[one]);
-const eventFields = (given) => EVENTS.map((one) => ({ name: one, label: said("hook", one.replaceAll(".", "_")), kind: "checkbox", value: given.includes(one) }));
+// A subscription may have events that this console does not know: they are shown by their names, and stay.
+const offered = (given) => [...EVENTS, ...given.filter((one) => !EVENTS.includes(one))];
+const chosen = (answer, given = []) => offered(given).filter((one) => answer[one]);
+const wordsFor = (event) => {
+  const code = event.replaceAll(".", "_");
+  const words = said("hook", code);
+  return words === code ? event : words;
+};
+const eventFields = (given) => offered(given).map((one) => ({ name: one, label: wordsFor(one), kind: "checkbox", value: given.includes(one) }));
 const FORMATS = ["", "slack", "discord", "ntfy"];
 const formatField = (value) => ({ name: "format", label: t("format"), value: value || "", options: FORMATS.map((one) => [one, one ? one : t("signed_json")]) });
 
@@ -111,7 +119,7 @@ const edit = (one) =>
     fields: [{ name: "url", label: t("url"), value: one.url, required: true }, formatField(one.format), ...eventFields(one.events)],
     action: t("change_it"),
     work: (answer) => {
-      const body = { events: chosen(answer), format: answer.format || null };
+      const body = { events: chosen(answer, one.events), format: answer.format || null };
       if (answer.url !== one.url) body.url = answer.url;
       return patch(`api/webhooks/${one.webhook_id}`, body);
     },

@@ -33,5 +33,5 @@ def serve_agent(session: Session) -> None:
     if sys.stdin.isatty():
         sys.stderr.write("nextslot: this command speaks the Model Context Protocol; let an agent's program start it\n")
     api = AsyncClient(session.url, key=session.key, retries=RETRIES).extension(Api)
-    server = create_server(lambda context: api)
+    server = create_server(lambda context: api, lambda context: "this process")
     asyncio.run(server.run_stdio_async())

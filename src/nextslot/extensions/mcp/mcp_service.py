@@ -7,6 +7,9 @@ from typing import Any
 from nextslot.errors import Invalid, Unavailable
 from nextslot.extension_api import Attached
 
+# Where there are no keys, each session has jobs of its own. A client of a protocol before 2026-07-28 gets its id with
+# the answer to `initialize`, and sends it with each request.
+SESSION_HEADER = "mcp-session-id"
 MISSING = "the extra mcp is not installed: pip install 'nextslot[mcp]'"
 
 
@@ -87,5 +90,8 @@ class _Running:
         from .client import inside
         from .tools import create_server
 
-        server = create_server(lambda context: inside(self.app, context.request.scope))
+        server = create_server(
+            lambda context: inside(self.app, context.request.scope),
+            lambda context: context.request.headers.get(SESSION_HEADER),
+        )
         return StreamableHTTPSessionManager(server._lowlevel_server, stateless=True)

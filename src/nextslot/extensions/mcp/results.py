@@ -25,6 +25,12 @@ def of_job(job: Json, *more: str) -> dict[str, Any]:
     return _picked(job, (*_JOB, *more))
 
 
+def of_listed(job: Json) -> dict[str, Any]:
+    """Returns the fields of a job in a list, with what it asks, if it waits for an answer."""
+    asked = of_awaiting(job)
+    return of_job(job) | ({} if asked is None else {"awaiting": asked})
+
+
 def of_awaiting(job: Json) -> str | None:
     """Returns which answer a job waits for; None if it waits for none."""
     wait = job.get("awaiting")

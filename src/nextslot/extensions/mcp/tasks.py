@@ -67,7 +67,7 @@ class Tasks(Extension):
         api = self._tools.api(ctx)
         try:
             if not (await self._tools.waited_for(api, params.task_id))[1]:
-                await self._tools.cancel_own(api, params.task_id)
+                await self._tools.cancel_own(ctx, params.task_id)
         except NextslotError as error:
             raise _refusal(error) from error
         except ToolError as error:

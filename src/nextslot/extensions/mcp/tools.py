@@ -21,6 +21,8 @@ from . import results
 from .client import Api, create, get, part, post
 
 Connect = Callable[[Any], Api]
+# Returns the session of a request, which knows its own jobs where no key does; None if the request has no session.
+FindSession = Callable[[Any], str | None]
 
 # Many clients give up on a tool after a minute.
 LONGEST_WAIT_SECONDS = 50.0
@@ -37,7 +39,7 @@ has room, then runs on the server; it goes on when you disconnect.
 stored. Give an `idempotency_key` of your own: if an answer is lost, send the same call again, and it is the same job.
 3. `wait_for_job` waits for a short while; call it again until `ended` is true. `explain_job` says why a job is not \
 running yet. `read_log` shows the end of its log.
-You can cancel only jobs that your key has made. Times are UTC."""
+You can cancel only jobs that you have submitted. Times are UTC."""
 
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 JobId = Annotated[str, Field(min_length=1, max_length=200, description="The job's id, as submit_job returned it")]
@@ -60,11 +62,11 @@ NEEDS = {
 }
 
 
-def create_server(connect: Connect) -> MCPServer[Any]:
-    """Returns a server for one process; `connect` gets the SDK's context of a request."""
+def create_server(connect: Connect, find_session: FindSession) -> MCPServer[Any]:
+    """Returns a server for one process; both functions get the SDK's context of a request."""
     from .tasks import Tasks
 
-    tools = Tools(connect)
+    tools = Tools(connect, find_session)
     server: MCPServer[Any] = MCPServer(
         "nextslot",
         title="nextslot job scheduler",
@@ -118,9 +120,11 @@ def sentence(error: NextslotError) -> str:
 
 
 class Tools:
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, find_session: FindSession) -> None:
         self._connect = connect
-        self._own: dict[str, None] = {}
+        self._find_session = find_session
+        # The jobs that each session has made, where the server has no keys.
+        self._own: dict[tuple[str, str], None] = {}
 
     async def show_usable(self, ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         """Leaves the tools out of the list that the caller's key may not use."""
@@ -141,21 +145,28 @@ class Tools:
         name: Annotated[
             str | None, Field(max_length=200, description="One type: returns its JSON Schema of parameters")
         ] = None,
+        limit: Annotated[int, Field(ge=1, le=50)] = 20,
+        cursor: Annotated[str | None, Field(max_length=1000, description="The next page: what `more` said")] = None,
     ) -> dict[str, Any]:
-        """List the types of work that this server can run, with their parameters.
+        """List the types of work that you can submit, by name, with their parameters.
 
-        Without `name`: every type with the names of its parameters. With `name`: that type and the JSON Schema that its
+        Without `name`: types with the names of their parameters. With `name`: that type and the JSON Schema that its
         params must fit.
         """
+        api = self._api(ctx)
         with _refusals():
-            items = (await self._api(ctx).json(get("/api/job-types")))["items"]
-        if name is None:
-            return results.page([results.of_job_type(one, is_whole=False) for one in items], None)
-        found = [one for one in items if one["job_type"] == name]
-        if not found:
-            names = ", ".join(one["job_type"] for one in items)
-            raise ToolError(f"there is no job type {name!r} here; there are: {names or 'none'}")
-        return results.of_job_type(found[0], is_whole=True)
+            allowed = (await api.json(get("/api/me")))["job_types"]
+            items = (await api.json(get("/api/job-types")))["items"]
+        known = {one["job_type"]: one for one in items if not allowed or one["job_type"] in allowed}
+        if name is not None and name not in known:
+            some = ", ".join(sorted(known)[:limit]) or "none"
+            more = f" and {len(known) - limit} more, which list_job_types lists" if len(known) > limit else ""
+            raise ToolError(f"there is no job type {name!r} that you can submit; there are: {some}{more}")
+        if name is not None:
+            return results.of_job_type(known[name], is_whole=True)
+        names = sorted(one for one in known if one > (cursor or ""))
+        shown = [results.of_job_type(known[one], is_whole=False) for one in names[:limit]]
+        return results.page(shown, _rest({"next_cursor": names[limit - 1] if len(names) > limit else None}))
 
     # Submit, and what became of it.
 
@@ -208,8 +219,10 @@ class Tools:
             request = create("/api/jobs", body, idempotency_key)
             reply = await api.reply(request)
         job = reply.json()
-        self._remember(job["job_id"])
-        shown = {"is_new": reply.status == 201, **results.of_job(job)}
+        is_new = reply.status == 201
+        if is_new:  # What was there before may be somebody else's, whose idempotency key was the same.
+            self._remember(ctx, job["job_id"])
+        shown = {"is_new": is_new, **results.of_job(job)}
         if note := reply.headers.get("x-note"):
             shown["note"] = results.cut(note, results.LONGEST_TEXT)
         return shown | {"next": "wait_for_job waits for its end; explain_job says why it does not run yet"}
@@ -228,17 +241,32 @@ class Tools:
         ] = None,
         job_type: Annotated[str | None, Field(max_length=200)] = None,
         text: Annotated[
-            str | None, Field(max_length=1000, description="Words of the title or the error, or `type:ingest`")
+            str | None,
+            Field(
+                max_length=1000,
+                description="A query: words of the title or the error, and parts such as `type:ingest`, `since:2h` "
+                '(`until:`), `error:"words"`, `params.NAME=value`, `task:`, `group:`, `schedule:`, `is:awaiting`; all '
+                "must hold. Put a text with a colon into quotes",
+            ),
+        ] = None,
+        awaiting_signal: Annotated[
+            bool | None, Field(description="true: only jobs that wait for nothing but a person's answer")
         ] = None,
         office_id: OfficeId = None,
         limit: Annotated[int, Field(ge=1, le=50)] = 10,
         cursor: Annotated[str | None, Field(max_length=2000, description="The next page: what `more` said")] = None,
     ) -> dict[str, Any]:
         """List jobs, the newest first."""
-        query = {"status": status, "job_type": job_type, "q": text, "office_id": office_id}
+        query = {
+            "status": status,
+            "job_type": job_type,
+            "q": text,
+            "awaiting_signal": awaiting_signal,
+            "office_id": office_id,
+        }
         with _refusals():
             found = await self._api(ctx).json(get("/api/jobs", {**query, "limit": limit, "cursor": cursor}))
-        return results.page(map(results.of_job, found["items"]), _rest(found))
+        return results.page(map(results.of_listed, found["items"]), _rest(found))
 
     async def explain_job(self, ctx: Context, job_id: JobId) -> dict[str, Any]:
         """Explain why a job is not running, what it waits for, and when it is expected to start and end."""
@@ -322,22 +350,30 @@ class Tools:
         Jobs of others are refused.
         """
         with _refusals():
-            return await self.cancel_own(self._api(ctx), job_id, reason=reason, interrupt=interrupt)
+            return await self.cancel_own(ctx.request_context, job_id, reason=reason, interrupt=interrupt)
 
-    async def cancel_own(self, api: Api, job_id: str, **given: Any) -> dict[str, Any]:
+    async def cancel_own(self, request_context: Any, job_id: str, **given: Any) -> dict[str, Any]:
         """Cancels the last job of a chain that the caller has submitted: a retry has an id of its own."""
+        api = self._connect(request_context)
         me = await api.json(get("/api/me"))
         if "submit" in me["scopes"]:  # Else the API refuses it, and says what is missing.
-            await self._refuse_others(api, me, job_id)
+            await self._refuse_others(api, me, job_id, self._find_session(request_context))
         body = {name: value for name, value in given.items() if value is not None}
         last = (await _last_of(api, job_id))["job_id"]
         return results.of_job(await api.json(post(f"/api/jobs/{part(last)}/cancel", body)))
 
-    async def _refuse_others(self, api: Api, me: results.Json, job_id: str) -> None:
+    async def _refuse_others(self, api: Api, me: results.Json, job_id: str, session: str | None) -> None:
         """Refuses jobs of others, also with a key that may cancel everything: agents err."""
         job = await api.json(get(f"/api/jobs/{part(job_id)}"))
-        roots = {one["job_id"] for one in job["chain"]}
-        is_own = job["created_by"] == me["name"] if me["key_id"] is not None else not roots.isdisjoint(self._own)
+        if me["key_id"] is not None:
+            is_own = job["created_by"] == me["name"]
+        elif session is None:
+            raise ToolError(
+                "this server has no keys, and your client keeps no session, so nothing says which jobs are yours. Ask "
+                f"a person for a key, or to run `nextslot cancel {job_id}`"
+            )
+        else:
+            is_own = any((session, one["job_id"]) in self._own for one in job["chain"])
         if not is_own:
             by = f"by {job['created_by']!r}" if job["created_by"] else "by somebody else"
             raise ToolError(f"job {job_id} was submitted {by}, not by you; a person can run `nextslot cancel {job_id}`")
@@ -386,8 +422,10 @@ class Tools:
     def _api(self, ctx: Context) -> Api:
         return self._connect(ctx.request_context)
 
-    def _remember(self, job_id: str) -> None:
-        self._own[job_id] = None
+    def _remember(self, ctx: Context, job_id: str) -> None:
+        session = self._find_session(ctx.request_context)
+        if session is not None:
+            self._own[session, job_id] = None
         if len(self._own) > MOST_REMEMBERED:
             del self._own[next(iter(self._own))]
 

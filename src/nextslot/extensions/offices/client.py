@@ -25,6 +25,9 @@ class OfficeRoleOptions(TypedDict, total=False):
     cwd: str
     env: Mapping[str, str]
     timeout_ms: float
+    resume_args: Sequence[str]
+    resume_on: Sequence[str]
+    session_id_pattern: str
 
 
 class OfficeJobOptions(TypedDict, total=False):
@@ -37,6 +40,7 @@ class OfficeJobOptions(TypedDict, total=False):
     params: Json
     urgent: bool
     job_type: str
+    await_signal: Json
 
 
 class OfficeConfigChanges(TypedDict, total=False):
@@ -123,6 +127,9 @@ class OfficeRole(ClientValue):
     timeout_ms: float | None
     max_concurrent: int | None
     is_own: bool
+    resume_args: tuple[str, ...]
+    resume_on: tuple[str, ...]
+    session_id_pattern: str | None
 
 
 class OfficeEvent(ClientValue):

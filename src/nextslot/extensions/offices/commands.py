@@ -353,6 +353,15 @@ def role_set(
     cwd: Annotated[str | None, typer.Option(help="The directory of its sessions.")] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable; can be repeated.")] = None,
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Of its jobs that have none.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="ARGS", help="Added to go on with a session: '--resume {session_id}'.")
+    ] = None,
+    resume_on: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="It goes on after this kind of failure; can be repeated.")
+    ] = None,
+    session_id_pattern: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Finds the session's id in its output.")
+    ] = None,
 ) -> None:
     """Set how an office runs the jobs of a role; what is not given is as the configuration says.
 
@@ -371,8 +380,14 @@ def role_set(
         settings["env"] = {name: value for name, _, value in pairs}
     if timeout is not None:
         settings["timeout_ms"] = timeout * 1000
+    if resume is not None:
+        settings["resume_args"] = shlex.split(resume)
+    if resume_on:
+        settings["resume_on"] = resume_on
+    if session_id_pattern is not None:
+        settings["session_id_pattern"] = session_id_pattern
     if not settings:
-        raise typer.BadParameter("nothing was given; give a command after --, --cwd, --env or --timeout")
+        raise typer.BadParameter("nothing was given; give a command after --, or an option")
     done = _offices(session).put_role(find(session, office), role, **settings)
     session.show(done.json, lambda: output.say(f"{role} is set: {shlex.join(done.command or ()) or 'no command'}"))
 

@@ -85,6 +85,9 @@ def office_role(value: OfficeRole) -> dict[str, Json]:
         "timeout_ms": None if value.timeout_seconds is None else milliseconds(value.timeout_seconds),
         "max_concurrent": value.max_concurrent,
         "is_own": value.is_own,
+        "resume_args": list(value.resume_args),
+        "resume_on": list(value.resume_on),
+        "session_id_pattern": value.session_id_pattern,
     }
 
 

@@ -100,10 +100,21 @@ class OfficeJobService(Attached):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout_ms: float | None = None,
+        resume_args: Sequence[str] | None = None,
+        resume_on: Sequence[str] | None = None,
+        session_id_pattern: str | None = None,
     ) -> OfficeRole:
         """Stores how an office runs the jobs of a role; other settings come from the configuration or defaults."""
         seconds = None if timeout_ms is None else timeout_ms / 1000
-        given = {"command": command and list(command), "cwd": cwd, "env": env, "timeout_seconds": seconds}
+        given = {
+            "command": command and list(command),
+            "cwd": cwd,
+            "env": env,
+            "timeout_seconds": seconds,
+            "resume_args": None if resume_args is None else list(resume_args),
+            "resume_on": None if resume_on is None else list(resume_on),
+            "session_id_pattern": session_id_pattern,
+        }
         own = {name: value for name, value in given.items() if value is not None}
         checked_roles({role: {"command": ["true"], **own}}, self._sessions.base_dir, self.host.job_types.guardians)
         office = await self.host.offices.change_roles(office_id, lambda before: {**before.roles, role: own})
@@ -132,6 +143,9 @@ class OfficeJobService(Attached):
             timeout_seconds=own.get("timeout_seconds") or by_file or office.timeout_of(name),
             max_concurrent=office.role_limits.get(name) or None,
             is_own=name in office.roles,
+            resume_args=() if found is None else found.resume_args,
+            resume_on=() if found is None else tuple(sorted(found.resume_on)),
+            session_id_pattern=None if found is None else found.session_id_pattern,
         )
 
     # Jobs.
@@ -146,7 +160,7 @@ class OfficeJobService(Attached):
         """Submits a graph of jobs, all or none; they depend on each other by `key`, on others by id.
 
         Each has `description`, `role`, and optionally `key`, `priority` (the lower the sooner), `depends_on`,
-        `timeout_ms`, `params`, `urgent` and `job_type`.
+        `timeout_ms`, `params`, `urgent`, `job_type` and `await_signal`.
         """
         return (await self.accept(office_id, jobs, task_id, idempotency_key))[0]
 

@@ -127,6 +127,9 @@ class OfficeRole:
     timeout_seconds: float | None
     max_concurrent: int | None
     is_own: bool
+    resume_args: tuple[str, ...]
+    resume_on: tuple[str, ...]
+    session_id_pattern: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +277,7 @@ _ENGINE_DETAILS = ("priority", "position", "delay_seconds", "number", "retry")
 
 _JOB_FIELDS = {
     "key", "description", "role", "priority", "depends_on", "timeout_ms", "params", "urgent", "job_type",
+    "await_signal",
 }  # fmt: skip
 # The office API's name of each field of a job, for error messages.
 _NAMES = {"title": "description", "timeout_seconds": "timeout_ms"}
@@ -315,6 +319,7 @@ def _new_job(office_id: str, item: Mapping[str, Any], task_id: str | None, creat
         task_id=task_id,
         title=item["description"],
         timeout_seconds=None if timeout_ms is None else timeout_ms / 1000,
+        await_signal=item.get("await_signal"),
         created_by=created_by,
     )
 

@@ -43,6 +43,7 @@ SESSION_ID = "{session_id}"
 
 # After these failures, which are not the session's fault, the session can continue, unless its role says otherwise.
 RESUMED = frozenset({FailureKind.CRASH, FailureKind.INTERRUPTED, FailureKind.PARKED, FailureKind.QUOTA})
+RESUME_SETTINGS = ("resume_args", "resume_on", "session_id_pattern")
 LONGEST_SESSION_ID = 200
 # How many bytes before a chunk of output are searched together with the chunk for the id of the session.
 OVERLAP = 1024
@@ -89,18 +90,9 @@ class RoleCommand:
         options = dict(table)
         patterns = {str(pattern): FailureKind(kind) for pattern, kind in options.pop("patterns", {}).items()}
         with_defaults = options.pop("default_patterns", True)
-        resume_args = tuple(options.pop("resume_args", ()))
-        resume_on = frozenset(FailureKind(kind) for kind in options.pop("resume_on", RESUMED))
-        pattern = options.pop("session_id_pattern", None)
+        resuming = _resuming({name: options.pop(name, None) for name in RESUME_SETTINGS})
         command = command_type(options, Path(base_dir or Path.cwd()))
-        return cls(
-            command=command,
-            patterns=patterns,
-            default_patterns=with_defaults,
-            resume_args=resume_args,
-            resume_on=resume_on,
-            session_id_pattern=pattern,
-        )
+        return cls(command=command, patterns=patterns, default_patterns=with_defaults, **resuming)
 
     def kind_of(self, tail: str) -> FailureKind | None:
         """Finds the failure kind by the end of the output: the role's own patterns first, then the default ones."""
@@ -254,7 +246,17 @@ def with_own(role: RoleCommand | None, own: Mapping[str, Any] | None, base_dir: 
         role = replace(role, resume_args=(), session_id_pattern=None)  # Both belong to another program.
     if "cwd" in own:
         changes["cwd"] = base_dir / own["cwd"]
-    return replace(role, command=replace(role.command, **changes, env={**role.command.env, **own.get("env", {})}))
+    command = replace(role.command, **changes, env={**role.command.env, **own.get("env", {})})
+    return replace(role, command=command, **_resuming(own))
+
+
+def _resuming(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a table that say how its sessions go on."""
+    read: Mapping[str, Callable[[Any], Any]] = {
+        "resume_args": tuple,
+        "resume_on": lambda given: frozenset(map(FailureKind, given)),
+    }
+    return {name: read.get(name, str)(table[name]) for name in RESUME_SETTINGS if table.get(name) is not None}
 
 
 def _not_begun(run: RunContext, error: str) -> Outcome:

@@ -68,6 +68,9 @@ class OfficeJobBody(Body):
     params: dict[str, Any] = Field(default_factory=dict)
     urgent: bool = False
     job_type: Text | None = Field(None, description="Default: the session command of the role")
+    await_signal: dict[str, Any] | None = Field(
+        None, description="The signal that it waits for before its start, as in POST /api/jobs"
+    )
 
 
 _JOB = TypeAdapter(OfficeJobBody)
@@ -177,6 +180,15 @@ class RoleBody(Body):
     cwd: Text | None = Field(None, description="The directory of its sessions; relative: in the data directory")
     env: dict[str, str] | None = Field(None, description="Environment variables, besides the configured ones")
     timeout_ms: Milliseconds | None = None
+    resume_args: Annotated[list[str], Field(max_length=100)] | None = Field(
+        None, description="What is added to the command to go on with the session `{session_id}`; empty: never"
+    )
+    resume_on: Annotated[list[FailureKind], Field(max_length=100)] | None = Field(
+        None, description="The failure kinds after which the same session goes on"
+    )
+    session_id_pattern: Text | None = Field(
+        None, description="A regular expression that finds the session's id in its output"
+    )
 
 
 class Role(ResponseModel):
@@ -187,6 +199,9 @@ class Role(ResponseModel):
     timeout_ms: float | None = Field(description="Of its jobs that have none by themselves or by their type")
     max_concurrent: int | None = Field(description="null: no limit")
     is_own: bool = Field(description="Whether the office has settings of its own for this role")
+    resume_args: list[str] = Field(description="How it goes on with an earlier session; empty: it never does")
+    resume_on: list[str] = Field(description="The failure kinds after which the same session goes on")
+    session_id_pattern: str | None
 
 
 class Roles(ResponseModel):

@@ -52,6 +52,7 @@ class Me(schemas.ResponseModel):
     key_id: str | None
     scopes: list[str] = Field(description="The scopes of the caller")
     office_id: str | None = Field(description="null: every office")
+    job_types: list[str] = Field(description="The job types that the caller may create; empty: all")
     last_event: int = Field(description="The number of the newest event; follow them from there")
     extensions: list[str] = Field(description="The extensions that this server has")
 
@@ -79,6 +80,7 @@ async def show_me(request: Request) -> Response:
             "key_id": caller.key_id,
             "scopes": [scope.value for scope in Scope if caller.scope.includes(scope)],
             "office_id": caller.office_id,
+            "job_types": list(caller.job_types),
             "last_event": await scheduler.lists.last_event(),
             "extensions": list(scheduler.attached),
         }

@@ -76,6 +76,8 @@ STATUSES = {
     JobStatus.SKIPPED: "outcome = 'SKIPPED'",
     JobStatus.CANCELLED: "stage = 'CANCELLED'",
 }
+# The same rule as `Job.is_asking`.
+_ASKING = "stage = 'QUEUED' and is_awaiting = 1 and unmet = 1 and is_due = 1 and is_turn = 1"
 _NOTHING = Term(("1 = 0",))
 _LED = ("job_type", "office_id")
 # Jobs that some words lead to at most, and how many jobs a search looks at one by one: in parts, and so many
@@ -98,7 +100,10 @@ class Part(NamedTuple, Generic[T]):
 
 
 def job_terms(filter: JobFilter) -> list[Term]:
-    return [*_label_terms(filter), *_status_terms(filter.statuses), *_search_terms(filter)]
+    terms = [*_label_terms(filter), *_status_terms(filter.statuses), *_search_terms(filter)]
+    if filter.awaiting_signal is not None:
+        terms.append(Term((_ASKING,)) if filter.awaiting_signal else Term((f"not ({_ASKING})",), is_indexed=False))
+    return terms
 
 
 def _label_terms(filter: JobFilter) -> Iterator[Term]:

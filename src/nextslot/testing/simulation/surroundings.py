@@ -19,6 +19,9 @@ from nextslot.store.contract import Tx
 
 from . import signal_oracle
 
+# After these failures the simulated sessions go on, as those of a role do.
+RESUMED = (FailureKind.PARKED, FailureKind.CRASH, FailureKind.INTERRUPTED, FailureKind.QUOTA)
+
 T = TypeVar("T")
 
 # The name of one office begins with that of another.
@@ -150,7 +153,7 @@ async def _session(
     chain_id = read(lambda tx: sessions.begins(run, tx))
     assert run.set_session is not None
     earlier = run.earlier_session
-    resumes = earlier is not None and earlier[1] in (FailureKind.PARKED, FailureKind.CRASH, FailureKind.INTERRUPTED)
+    resumes = earlier is not None and earlier[1] in RESUMED
     name = earlier[0] if earlier is not None and resumes else run.session_id
     sessions.names.pop(chain_id, None)  # Until the answer comes, either may be stored.
     await run.set_session(name or "")
