@@ -18,7 +18,7 @@ export default function System() {
     every: 5000,
   });
   // All sections are shown when each has its data, so that none moves the others.
-  const [missing, setMissing] = useState(() => (canWhole("read") ? ["metrics", "nodes"] : []).concat(canWhole("admin") ? ["keys", "audit"] : []));
+  const [missing, setMissing] = useState(() => (canWhole("read") ? ["metrics", "engines", "nodes"] : []).concat(canWhole("admin") ? ["keys", "audit"] : []));
   const settled = (name) => setMissing((old) => old.filter((one) => one !== name));
   const shown = status.data;
   const isLoading = (!shown && !status.error && canWhole("read")) || missing.length > 0;
@@ -40,7 +40,7 @@ export default function System() {
           shown &&
           html`<${Section} title=${t("limits_and_their_use")}><${Limits} limits=${shown.limits} /><//>
         <${Held} held=${shown.held} again=${status.again} />`
-        }</div><div><${Metrics} settled=${settled} /></div></div><${Nodes} settled=${settled} />`
+        }</div><div><${Metrics} settled=${settled} /></div></div><${Engines} settled=${settled} /><${Nodes} settled=${settled} />`
     }
     ${canWhole("admin") && html`<${Keys} settled=${settled} /><${Audit} settled=${settled} />`}
     <${Happening} />
@@ -280,6 +280,25 @@ function Keys({ settled }) {
 // From where a key may be used, and which types of jobs it may create.
 const bounds = (key) =>
   [...key.job_types, key.allowed_addresses.length && t("from_addresses", key.allowed_addresses.join(", "))].filter(Boolean).join(", ");
+
+// Where runs go that leave this machine; most servers have none.
+function Engines({ settled }) {
+  const list = useLoad((signal) => get("api/engines", {}, signal), [], {
+    concerns: (one) => /^job_(started|completed|failed|cancelled)$/.test(one.type),
+    every: 10_000,
+  });
+  useSettled(list, "engines", settled);
+  const items = list.data?.items || [];
+  if (!items.length) return html`<${Trouble} error=${list.error} />`;
+  const states = ["submitting", "queued", "running", "unknown"];
+  return html`<${Section} title=${t("engines")}><${Scroll} label=${t("engines")}><table><thead><tr><th>${t("name")}</th><th>${t("kind")}</th>
+    <th class="number">${t("slots")}</th>${states.map((one) => html`<th key=${one} class="number">${said("placement", one)}</th>`)}</tr></thead>
+    <tbody>${items.map(
+      (one) => html`<tr key=${one.name}><td>${one.name}${one.problem && html`<br /><span class="problem">${t("it_does_not_answer", one.problem)}</span>`}</td>
+      <td>${said("engine_kind", one.kind)}</td><td class="number">${count(one.slots)}</td>
+      ${states.map((state) => html`<td key=${state} class="number">${count(one[state])}</td>`)}</tr>`,
+    )}</tbody></table><//><//>`;
+}
 
 // The machines that share the database; with SQLite it is one, and it leads.
 function Nodes({ settled }) {
