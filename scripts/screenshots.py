@@ -1,11 +1,14 @@
 """Makes the pictures of docs/images from the real console: `uv run python scripts/screenshots.py`.
 
 The last hours happen on virtual time, in seconds; then a real server opens on the same database, and Chromium looks at
-it. Needs Chromium, and the packages of the tests.
+it. Needs Chromium, and the packages of the tests; installs a font with Hangul, where it may.
 """
 
 import argparse
 import asyncio
+import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -20,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from nextslot import NewJob, Scheduler, testing  # noqa: E402
+from nextslot.domain import FailureKind, Outcome  # noqa: E402
 from nextslot.executors.run_context import RunContext  # noqa: E402
 from nextslot.extensions.offices.office_service import OfficeJobService  # noqa: E402
 from nextslot.server.app import Options  # noqa: E402
@@ -29,20 +33,35 @@ from tests.browser import open_browser  # noqa: E402
 
 HOURS = 5
 SCENES = ("harbour", "bridge", "market", "tower", "garden", "station")
-SIZES = {"light": (1280, 800), "dark": (1280, 800), "phone": (390, 844)}
+SIZES = {"light": (1280, 800), "dark": (1280, 800), "phone": (390, 844), "korean": (1280, 800)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pictures of the console.")
     parser.add_argument("--to", type=Path, default=ROOT / "docs/images", help="default: %(default)s")
+    parser.add_argument("--only", action="append", help="the name of a picture; may be given again")
     parser.add_argument("--all", action="store_true", help="every view in light, dark and on a phone, whole pages")
     options = parser.parse_args()
     options.to.mkdir(parents=True, exist_ok=True)
+    _have_hangul()
     with tempfile.TemporaryDirectory() as folder:
         testing.run(_live_through_the_past(Path(folder)))
         with _serving(Path(folder)) as (url, ids), open_browser() as browser:
             for mode in SIZES:
-                _take(browser, mode, url, _every_view(ids) if options.all else _chosen(ids, mode), options)
+                views = _every_view(ids) if options.all else _chosen(ids, mode)
+                wanted = {name: view for name, view in views.items() if name in (options.only or views)}
+                _take(browser, mode, url, wanted, options)
+
+
+def _have_hangul() -> None:
+    """Installs a font with Hangul if this is a Debian that has none: without it Korean is a row of boxes."""
+    listed = subprocess.run(["fc-list", ":lang=ko"], capture_output=True, text=True, check=False).stdout
+    if listed.strip():
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        sys.exit("there is no font with Hangul: apt-get install fonts-nanum")
+    subprocess.run(["apt-get", "update", "-qq"], check=True)
+    subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "fonts-nanum"], check=True)
 
 
 def _chosen(ids: dict[str, str], mode: str) -> dict[str, str]:
@@ -50,11 +69,17 @@ def _chosen(ids: dict[str, str], mode: str) -> dict[str, str]:
     if mode == "phone":
         return {"now-phone": "now", "overview-phone": "overview"}
     if mode == "dark":
-        return {"overview-dark": "overview", "now-dark": "now", "graph-dark": f"groups/{ids['group']}"}
+        return {"now-dark": "now"}
+    if mode == "korean":
+        return {"overview-korean": "overview"}
     return {
         "overview": "overview",
         "now-light": "now",
-        "jobs": "jobs",
+        "jobs": "jobs?q=status%3Afailed+since%3A12h",
+        "failures": "failures",
+        "type": "types/compose",
+        "palette": f"jobs/{ids['held']}?palette",
+        "office": "offices/studio",
         "job": f"jobs/{ids['running']}",
         "log": f"jobs/{ids['talkative']}#L1235",
         "why": f"jobs/{ids['held']}",
@@ -66,7 +91,19 @@ def _chosen(ids: dict[str, str], mode: str) -> dict[str, str]:
 def _every_view(ids: dict[str, str]) -> dict[str, str]:
     views = {
         name: name
-        for name in ("overview", "now", "jobs", "schedules", "groups", "offices", "webhooks", "system", "submit")
+        for name in (
+            "overview",
+            "now",
+            "jobs",
+            "failures",
+            "types",
+            "schedules",
+            "groups",
+            "offices",
+            "webhooks",
+            "system",
+            "submit",
+        )
     }
     return {
         **views,
@@ -77,6 +114,9 @@ def _every_view(ids: dict[str, str]) -> dict[str, str]:
         "schedule": f"schedules/{ids['schedule']}",
         "graph": f"groups/{ids['group']}",
         "office": "offices/studio",
+        "type": "types/compose",
+        "palette": f"jobs/{ids['held']}?palette",
+        "direct": "direct",
         "form": "submit?type=render",
     }
 
@@ -84,14 +124,20 @@ def _every_view(ids: dict[str, str]) -> dict[str, str]:
 def _take(browser: Browser, mode: str, url: str, views: dict[str, str], options: argparse.Namespace) -> None:
     width, height = SIZES[mode]
     scheme: Any = "dark" if mode == "dark" else "light"
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height})
+    locale = "ko-KR" if mode == "korean" else "en-US"
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height}, locale=locale)
     page = context.new_page()
     for name, view in views.items():
         page.goto(f"{url}/console/#/{view}")
         _wait_until_it_is_drawn(page)
+        if name == "palette":
+            page.keyboard.press("Control+k")
+            page.locator("dialog input[role=combobox]").fill("re")
+            page.wait_for_timeout(1000)
         file = options.to / (f"{name}-{mode}.png" if options.all else f"{name}.png")
         page.screenshot(path=file, full_page=options.all)
         print(f"{file.name}: {file.stat().st_size // 1000} kB")
+        page.keyboard.press("Escape")
     context.close()
 
 
@@ -158,17 +204,19 @@ def _register(scheduler: Scheduler, is_past: bool) -> None:
         run.fail(f"there is no {where}")
 
     @scheduler.job_type("ingest", retry_policy={"max_attempts": 1, "base_delay_seconds": 0})
-    async def ingest(run: RunContext, rows: int = 2000) -> None:
+    async def ingest(run: RunContext, rows: int = 2000) -> Outcome | None:
         for row in range(rows):
             if row == 1234 and run.attempt == 1:
                 run.log.error(
                     "no answer from \x1b[1;31mhttp://orders/%d\x1b[0m: ECONNRESET\n  at connect\n  at read", row
                 )
-                raise ConnectionError("ECONNRESET after 1,234 rows")
+                # Not an exception: its traceback in the log has the paths of this machine.
+                return Outcome.failed(FailureKind.ERROR, "ECONNRESET after 1,234 rows")
             if row % 60 == 7:
                 run.log.warning("the disk is \x1b[33m%d %% full\x1b[0m", 60 + row % 40)
             else:
                 run.log.info("\x1b[36mfetched\x1b[0m %d rows of orders, batch \x1b[32m%d\x1b[0m", 40 + row % 23, row)
+        return None
 
     @scheduler.job_type("index")
     async def index(run: RunContext, full: bool = False) -> None:

@@ -410,7 +410,8 @@ def test_a_schedule_is_made_with_a_preview_changed_triggered_and_deleted(
     console.page.get_by_label("Cron expression").fill("30 17 * * *")
     console.button("Save").click()
     expect(console.section("Next occurrences")).to_contain_text("17:30:00")
-    console.button("Trigger now").click()
+    console.button("Trigger now…").click()
+    console.dialog().get_by_role("button", name="Trigger now").click()
 
     expect(console.find("h1 ~ .status")).to_have_text("completed")
     schedule = server.run(server.server.scheduler.schedules.page()).items[0]

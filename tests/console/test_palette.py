@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
 
 def wanted(console: Console, text: str) -> None:
     console.page.keyboard.press("Control+k")
-    console.find("input[role=combobox]").fill(text)
+    console.find("dialog input[role=combobox]").fill(text)
 
 
 def test_the_palette_goes_to_a_view(console: Console) -> None:
@@ -127,3 +127,82 @@ def test_the_palette_and_the_help_are_accessible_and_fit(
 
         assert _violations(console.page) == []
         assert _too_wide(console.page) == []
+
+
+def test_the_palette_acts_on_the_job_whose_page_is_open(console: Console, server: ServerThread) -> None:
+    scheduler = server.server.scheduler
+    made = server.run(scheduler.submit("fail", title="breaks"))
+    server.run(scheduler.pause(office_id="default"))
+    ids = [server.run(scheduler.submit("echo", title=title)).job_id for title in ("alpha", "beta", "gamma")]
+    console.open(f"jobs/{ids[2]}")
+
+    wanted(console, "to the front")
+    expect(console.find("#palette-items").get_by_role("option").first).to_have_text("Move gamma to the front")
+    console.page.keyboard.press("Enter")
+    console.says("To the front: gamma.")
+    wanted(console, "cancel")
+    console.find("#palette-items").get_by_role("option", name="Cancel gamma").click()
+    console.dialog().get_by_role("button", name="Cancel 1 job").click()
+    console.says("1 of 1 job cancelled or asked to stop.")
+
+    assert server.run(scheduler.job(ids[2])).status == "CANCELLED"
+    assert server.run(scheduler.job(made.job_id)).status in ("QUEUED", "FAILED")
+
+
+def test_the_palette_acts_on_what_is_ticked_in_a_list(console: Console, server: ServerThread) -> None:
+    scheduler = server.server.scheduler
+    server.run(scheduler.resume(office_id="default"))
+    failed = [server.run(scheduler.submit("fail", title=title)) for title in ("torn", "worn")]
+    for job in failed:
+        server.run(scheduler.wait(job.job_id))
+    server.run(scheduler.pause(office_id="default"))
+    waiting = [server.run(scheduler.submit("echo", title=title)).job_id for title in ("tick", "tock")]
+    console.open("jobs?job_type=fail")
+    for job in failed:
+        console.page.get_by_label(f"Choose {job.title}").check()
+
+    # Nothing is typed: what can be done with the chosen ones comes first.
+    console.page.keyboard.press("Control+k")
+    expect(console.find("#palette-items").get_by_role("option").first).to_have_text("Retry 2 jobs…")
+    console.page.keyboard.press("Enter")
+    console.dialog().get_by_role("button", name="Retry 2 jobs").click()
+    console.says("2 of 2 jobs retried.")
+
+    console.open("jobs?job_type=echo")
+    for title in ("tick", "tock"):
+        console.page.get_by_label(f"Choose {title}").check()
+    wanted(console, "to the front")
+    expect(console.find("#palette-items").get_by_role("option").first).to_have_text("Move 2 jobs to the front")
+    console.page.keyboard.press("Enter")
+    console.says("To the front: 2 jobs.")
+
+    assert [job.job_id for job in server.run(scheduler.queue())][:2] == waiting
+
+
+def test_job_types_are_reached_by_the_palette_and_by_a_key(console: Console, server: ServerThread) -> None:
+    console.open("now")
+
+    wanted(console, "job types")
+    console.page.keyboard.press("Enter")
+    expect(console.find("main h1")).to_have_text("Job types")
+    expect(console.find("nav a", has_text="Job types")).to_have_attribute("aria-current", "page")
+    console.page.keyboard.press("g")
+    console.page.keyboard.press("n")
+    expect(console.find("main h1")).to_have_text("Now")
+    console.page.keyboard.press("g")
+    console.page.keyboard.press("t")
+
+    expect(console.find("main h1")).to_have_text("Job types")
+
+
+def test_who_goes_back_leaves_the_palette(console: Console) -> None:
+    console.open("now")
+    console.find("nav a", has_text="Groups").click()
+    expect(console.find("main h1")).to_have_text("Groups")
+    console.page.keyboard.press("Control+k")
+    expect(console.dialog()).to_be_visible()
+
+    console.page.go_back()
+
+    expect(console.find("main h1")).to_have_text("Now")
+    expect(console.dialog()).to_have_count(0)

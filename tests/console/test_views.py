@@ -14,6 +14,11 @@ from .world import HOSTILE, furnish, live_through_yesterday
 
 AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text()
 PHONE: Any = {"width": 390, "height": 844}
+SIZES: Any = {
+    "desktop": {"width": 1280, "height": 800},
+    "tablet": {"width": 820, "height": 1180},
+    "phone": PHONE,
+}
 
 VIEWS = {
     "overview": "overview",
@@ -55,22 +60,70 @@ def address(view: str, server: ServerThread) -> str:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_is_accessible_in_light_and_dark_fits_a_phone_and_runs_nothing_that_data_says(
+def test_a_view_is_accessible_in_every_size_and_colour_and_runs_nothing_that_data_says(
     view: str, console: Console, server: ServerThread
 ) -> None:
     console.open(address(view, server)).loaded()
 
-    light = _violations(console.page)
-    console.page.emulate_media(color_scheme="dark")
-    dark = _violations(console.page, "color-contrast")
-    console.page.set_viewport_size(PHONE)
-    on_a_phone = _too_wide(console.page)
+    for size in SIZES:
+        console.page.set_viewport_size(SIZES[size])
+        console.page.emulate_media(color_scheme="light")
+        light = _violations(console.page)
+        console.page.emulate_media(color_scheme="dark")
+        # Of what axe looks at, only contrast depends on the colours.
+        dark = _violations(console.page, "color-contrast")
 
-    assert light == []
-    assert dark == []
-    assert on_a_phone == []
+        assert (size, light, dark, _too_wide(console.page)) == (size, [], [], [])
     assert console.page.evaluate("typeof hacked") == "undefined"
     assert console.page.locator("main img, main script, main iframe").count() == 0
+
+
+def test_in_korean_every_view_is_accessible_and_fits(browser: Browser, server: ServerThread) -> None:
+    with opened(browser, server.url, locale="ko-KR") as console:
+        for view in VIEWS:
+            # One page for all of them: only what differs is loaded.
+            console.page.goto(f"{server.url}/console/#/{address(view, server)}")
+            console.find("main h1").first.wait_for()
+            expect(console.find("main .empty", has_text="불러오는 중")).to_have_count(0)
+            for size in SIZES:
+                console.page.set_viewport_size(SIZES[size])
+                assert (view, size, _too_wide(console.page)) == (view, size, [])
+            assert (view, _violations(console.page)) == (view, [])
+
+
+# Where a dialog is opened from: the view, and its button.
+DIALOGS = {
+    "cancel a job": ("a job that waits", "Cancel…"),
+    "change a job": ("a job that waits", "Change…"),
+    "run a job again": ("a job that is done", "Run again…"),
+    "trigger a schedule": ("a schedule", "Trigger now…"),
+    "an office": ("offices", "New office"),
+    "a role": ("an office", "New role"),
+    "cancel an office's jobs": ("an office", "Cancel everything…"),
+    "a subscription": ("webhooks", "New subscription"),
+    "a key": ("system", "New key"),
+    "pause everything": ("system", "Pause everything…"),
+    "a template": ("submit", "New template"),
+    "cancel a direct request": ("a direct request", "Cancel…"),
+}
+
+
+def test_every_dialog_is_accessible_and_fits(console: Console, server: ServerThread) -> None:
+    for name, (view, button) in DIALOGS.items():
+        console.page.emulate_media(color_scheme="light")
+        console.page.set_viewport_size(SIZES["desktop"])
+        console.page.goto(f"{server.url}/console/#/{address(view, server)}")
+        console.button(button).first.click()
+        expect(console.dialog()).to_be_visible()
+
+        for size in SIZES:
+            console.page.set_viewport_size(SIZES[size])
+            found = _violations(console.page), _too_wide(console.page)
+            assert (name, size, *found) == (name, size, [], [])
+        console.page.emulate_media(color_scheme="dark")
+        assert (name, _violations(console.page, "color-contrast")) == (name, [])
+        console.page.keyboard.press("Escape")
+        expect(console.dialog()).to_have_count(0)
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ const VIEWS = {
   now: [t("now"), () => import("./views/now.js")],
   jobs: [t("jobs"), () => import("./views/jobs.js"), () => import("./views/job.js")],
   failures: [t("failures"), () => import("./views/failures.js")],
+  types: [t("job_types"), () => import("./views/types.js"), () => import("./views/types.js")],
   schedules: [t("schedules"), () => import("./views/schedules.js"), () => import("./views/schedule.js")],
   groups: [t("groups"), () => import("./views/groups.js"), () => import("./views/graph.js")],
   offices: [t("offices"), () => import("./views/offices.js"), () => import("./views/office.js")],
   webhooks: [t("webhooks"), () => import("./views/webhooks.js"), () => import("./views/webhooks.js")],
   system: [t("system"), () => import("./views/system.js")],
   submit: [t("submit"), () => import("./views/submit.js")],
-  types: [null, () => import("./views/types.js"), () => import("./views/types.js")],
   graph: [null, () => import("./views/graph.js")],
   direct: [null, () => import("./views/direct.js"), () => import("./views/direct.js")],
 };
@@ -192,7 +192,7 @@ function Shell({ forget }) {
 const isOffered = (name) => (name === "submit" ? can("submit") : name !== "offices" || hasOffices());
 
 // g and a letter go to a view; / goes to the search.
-const LETTERS = { v: "overview", n: "now", j: "jobs", f: "failures", s: "schedules", g: "groups", o: "offices", w: "webhooks", y: "system", u: "submit" };
+const LETTERS = { v: "overview", n: "now", j: "jobs", f: "failures", t: "types", s: "schedules", g: "groups", o: "offices", w: "webhooks", y: "system", u: "submit" };
 const letterOf = (name) => Object.keys(LETTERS).find((letter) => LETTERS[letter] === name);
 let awaitsLetter = 0;
 function shortcut(event, offered) {

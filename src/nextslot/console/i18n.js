@@ -26,5 +26,5 @@ export function plural(number, unit) {
   return (number === 1 ? one : many).replace("{0}", Number(number).toLocaleString(language));
 }
 
-// A code of the API, such as a status, in words; one that is not known stays as it is.
-export const said = (kind, code) => texts[`${kind}_${code}`] ?? String(code);
+// A code of the API, such as a status or job.run.failed, in words; one that is not known stays as it is.
+export const said = (kind, code) => texts[`${kind}_${String(code).replaceAll(".", "_")}`] ?? String(code);

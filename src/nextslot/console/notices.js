@@ -5,7 +5,7 @@ import { get } from "./api.js";
 import { html, useState } from "./lib.js";
 import { useLoad } from "./live.js";
 import { canWhole, me, useNow } from "./parts.js";
-import { enable, release, Remedy, resume, undrain } from "./remedies.js";
+import { enable, grant, release, Remedy, resume, undrain } from "./remedies.js";
 import { link } from "./router.js";
 import { count, duration } from "./words.js";
 
@@ -65,7 +65,6 @@ function pausesOf(status, own) {
   return found;
 }
 
-// Only an admin's grant changes a quota: the way leads to its numbers.
 function fullOf(office, quotas) {
   if (!quotas) return [];
   return ["queued_jobs", "stored_bytes"]
@@ -74,5 +73,6 @@ function fullOf(office, quotas) {
       key: `quota ${office} ${name}`,
       text: t("quota_is_nearly_used_up", office, name === "queued_jobs" ? plural(quotas[name], "job") : t("stored_files")),
       to: link(["offices", office]),
+      remedy: grant(office, quotas),
     }));
 }

@@ -1,10 +1,10 @@
 // The palette (⌘K or Ctrl+K): goes to a view, opens what an id names, searches jobs. And the list of keys (?).
-import { t } from "./i18n.js";
+import { plural, t } from "./i18n.js";
 import { get, post } from "./api.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 import { attempt, can, canWhole, me, someOffices, Status } from "./parts.js";
-import { link } from "./router.js";
-import { named, short } from "./words.js";
+import { here, link } from "./router.js";
+import { ENDED, named, short } from "./words.js";
 
 const ID = /[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/i;
 // What else an id may be of, in the order in which it is asked for.
@@ -17,6 +17,11 @@ const KINDS = [
 function Box({ label, close, children }) {
   const dialog = useRef(null);
   useLayoutEffect(() => dialog.current.showModal(), []);
+  // Who goes elsewhere, such as back, has left it.
+  useEffect(() => {
+    addEventListener("hashchange", close);
+    return () => removeEventListener("hashchange", close);
+  }, []);
   const outside = (event) => event.target === dialog.current && close();
   return html`<dialog ref=${dialog} class="palette" aria-label=${label} onClose=${close} onClick=${outside}>${children}
     </dialog>`;
@@ -33,7 +38,8 @@ export function Finder({ views, close }) {
     .map(([name, title, letter]) => ({ id: name, text: title, hint: letter ? `g ${letter}` : "", to: link(name) }));
   const search = wanted && !ID.test(wanted) ? [{ id: "search", text: t("search_jobs_for", text.trim()), to: link("jobs", { q: text.trim() }) }] : [];
   const acts = useActs().filter((one) => wanted && one.text.toLowerCase().includes(wanted));
-  const items = ID.test(wanted) ? found : [...places, ...acts, ...found, ...search];
+  const chosenActs = useChosenActs().filter((one) => one.text.toLowerCase().includes(wanted));
+  const items = ID.test(wanted) ? found : [...chosenActs, ...places, ...acts, ...found, ...search];
   const chosen = Math.min(current, Math.max(0, items.length - 1));
   const take = (item) => {
     close();
@@ -79,6 +85,50 @@ function useActs() {
   }, []);
   return acts;
 }
+
+// The jobs that an act is about: those that are ticked in a list, else the one whose row has the focus or whose page it is.
+const MOST_CHOSEN = 100;
+function chosenIds() {
+  const idOf = (one) => one?.closest("[data-job]")?.dataset.job;
+  const ticked = [...document.querySelectorAll("main tr[data-job] input[type=checkbox]:checked")].map(idOf);
+  if (ticked.length) return ticked.slice(0, MOST_CHOSEN);
+  const place = here();
+  const one = idOf(document.activeElement) || (place.view === "jobs" && place.parts[0]);
+  return one ? [one] : [];
+}
+
+// What can be done with them: of several, each act is about those that allow it.
+function useChosenActs() {
+  // As the palette opens: its own field has the focus after that.
+  const [ids] = useState(() => (can("operate") ? chosenIds() : []));
+  const [jobs, set] = useState([]);
+  useEffect(() => {
+    const abort = new AbortController();
+    const load = (id) => get(`api/jobs/${encodeURIComponent(id)}`, {}, abort.signal).catch(() => null);
+    if (ids.length) Promise.all(ids.map(load)).then((found) => !abort.signal.aborted && set(found.filter(Boolean)));
+    return () => abort.abort();
+  }, []);
+  const name = (found) => (found.length === 1 ? named(found[0]) : plural(found.length, "job"));
+  const act = (id, key, found, work) => (found.length ? [{ id: `act ${id}`, text: t(key, name(found)), hint: "", act: () => work(found) }] : []);
+  const open = jobs.filter((job) => !ENDED.includes(job.status));
+  // Among themselves they stay in the order of the queue.
+  const queued = jobs
+    .filter((job) => job.status === "QUEUED" || job.status === "WAITING")
+    .sort((one, other) => other.priority - one.priority || one.position - other.position);
+  const failed = jobs.filter((job) => job.status === "FAILED" && job.chain.at(-1).job_id === job.job_id);
+  return [
+    ...act("retry chosen", "act_retry_chosen", failed, async (found) => (await import("./views/jobs.js")).retryChosen(found)),
+    ...act("cancel chosen", "act_cancel_chosen", open, async (found) => (await import("./views/jobs.js")).cancelChosen(found)),
+    ...act("front chosen", "act_to_the_front", queued, (found) => moveAll([...found].reverse(), "front", t("moved_to_the_front", name(found)))),
+    ...act("back chosen", "act_to_the_back", queued, (found) => moveAll(found, "back", t("moved_to_the_back", name(found)))),
+  ];
+}
+
+// One after the other: each goes before, or behind, those that were moved already.
+const moveAll = (jobs, to, done) =>
+  attempt(async () => {
+    for (const job of jobs) await post(`api/jobs/${job.job_id}/move`, { to });
+  }, done);
 
 async function actsOf(signal) {
   const act = (name, text, path, body, done) => ({ id: `act ${name}`, text, hint: "", act: () => attempt(() => post(path, body), done) });
@@ -136,6 +186,7 @@ export function Help({ views, close }) {
     ["Enter", t("key_open")],
     ["Alt ↑ ↓", t("key_move")],
     ["+ − 0", t("key_zoom")],
+    ["Tab ← →", t("key_bar")],
     ["n  N  e", t("key_log")],
     ["?", t("keys_of_the_keyboard")],
   ];

@@ -252,7 +252,7 @@ export function Questions() {
           html`<button type="button" onClick=${() => close(null)}>${question.no || t("not_now")}
           </button>`
         }
-        <button class=${question.danger ? "danger" : "primary"} disabled=${isBusy}>${question.action || "OK"}</button>
+        <button class=${question.danger ? "danger" : "primary"} disabled=${isBusy}>${question.action || t("ok")}</button>
       </footer>
     </form>
   </dialog>`;

@@ -33,6 +33,13 @@ export const enable = (webhook) => ({
   done: t("enabled"),
 });
 
+// Only an admin grants more. The dialog says itself that it is done.
+export const grant = (office, quotas) => ({
+  word: t("grant_more"),
+  may: canWhole("admin"),
+  work: async () => (await import("./quotas.js")).changeQuotas(office, quotas),
+});
+
 export function Remedy({ of: remedy, about, again }) {
   if (!remedy?.may) return null;
   const act = () => attempt(remedy.work, remedy.done).then(again);

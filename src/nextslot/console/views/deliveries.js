@@ -1,5 +1,5 @@
 // Messages to webhooks with their attempts; sent again by hand.
-import { t } from "../i18n.js";
+import { said, t } from "../i18n.js";
 import { pages, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
@@ -33,7 +33,7 @@ export function Deliveries({ query, title, actions = null }) {
         </thead>
       <tbody>${items.map((one) => [
         html`<tr key=${one.delivery_id} data-delivery=${one.delivery_id}><td class="tight">
-          <${Status} status=${one.status} /></td><td>${one.event}</td>
+          <${Status} status=${one.status} /></td><td>${said("hook", one.event)}</td>
           <td class="wide"><span class="clip" title=${one.url}>${one.url}</span></td><td class="wide">
             <${Id} id=${one.job_id} to="jobs" /></td>
           <td class="wide tight"><${When} at=${one.created_at} /></td>

@@ -1,5 +1,5 @@
 // Direct requests: who waited on the line, and one of them.
-import { t } from "../i18n.js";
+import { said, t } from "../i18n.js";
 import { cancelDirect } from "../actions.js";
 import { get, pages } from "../api.js";
 import { html } from "../lib.js";
@@ -63,7 +63,7 @@ function One({ id }) {
       [t("started"), shown.started_at && html`<${When} at=${shown.started_at} />`],
       [t("ended"), shown.finished_at && html`<${When} at=${shown.finished_at} />`],
       [t("detached"), shown.detach ? t("yes") : t("no")],
-      [t("failure"), shown.failure_kind],
+      [t("failure"), shown.failure_kind && said("failure", shown.failure_kind)],
       [t("error"), shown.error],
       [t("reason"), shown.reason],
     ]} /><//>

@@ -3,7 +3,7 @@
 import { plural, said, t } from "../i18n.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { classOf, shapeOf } from "../parts.js";
-import { go } from "../router.js";
+import { go, useKept } from "../router.js";
 
 const WIDTH = 168;
 const HEIGHT = 34;
@@ -15,13 +15,17 @@ export function Drawing({ nodes, edges, isDimmed, critical, chosen, choose }) {
   const shape = nodes.map((node) => node.id).join() + edges.join();
   const layout = useLayout(nodes, edges, shape);
   const svg = useRef(null);
-  const [view, setView] = useState(null);
+  const [view, setView] = useKept("drawing", null);
   const [focused, setCurrent] = useState(null);
   const current = focused || chosen;
   const box = useBox(svg);
   const whole = layout && fitted(layout, box);
   const shown = view || whole || { x: 0, y: 0, scale: 1 };
-  useEffect(() => setView(null), [shape]);
+  const drawn = useRef(shape);
+  useEffect(() => {
+    if (drawn.current !== shape) setView(null);
+    drawn.current = shape;
+  }, [shape]);
   usePointers(svg, shown, setView);
   if (!nodes.length) return html`<p class="empty">${t("no_jobs")}</p>`;
   const zoom = (factor) => setView(zoomed(shown, factor, box.width / 2, box.height / 2));

@@ -4,7 +4,7 @@ import { get, patch, post } from "../api.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { useLoad } from "../live.js";
 import { ask, attempt, can, Empty, Id, me, More, Section, toast, Trouble, When } from "../parts.js";
-import { change, link } from "../router.js";
+import { change, link, useKept } from "../router.js";
 import { clock, count, day, plural, span } from "../words.js";
 
 // How far back, in seconds.
@@ -43,6 +43,8 @@ export default function Failures({ place }) {
     <//></div>`;
 }
 
+const NO_MORE = { items: [], cursor: undefined };
+
 // The first page follows the events; pages behind it are read when they are asked for.
 function useFailures({ seconds, muted, type, fingerprint }) {
   const query = { job_type: type, fingerprint, muted: muted || fingerprint ? undefined : "false", limit: PAGE };
@@ -53,10 +55,15 @@ function useFailures({ seconds, muted, type, fingerprint }) {
     concerns: (event) => /^job_(failed|timeout)/.test(event.type),
     every: 60_000,
   });
-  const [rest, setRest] = useState({ items: [], cursor: undefined });
+  const [rest, setRest] = useKept("failures", NO_MORE);
   const [isLoading, setLoading] = useState(false);
   const [error, setError] = useState(null);
-  useEffect(() => setRest({ items: [], cursor: undefined }), deps);
+  // Who comes back finds the pages that were read; another filter begins anew.
+  const asked = useRef(JSON.stringify(deps));
+  useEffect(() => {
+    if (asked.current !== JSON.stringify(deps)) setRest(NO_MORE);
+    asked.current = JSON.stringify(deps);
+  }, deps);
   const cursor = rest.cursor === undefined ? (first.data?.next_cursor ?? null) : rest.cursor;
   const more = async () => {
     if (isLoading || !cursor) return;
@@ -71,14 +78,15 @@ function useFailures({ seconds, muted, type, fingerprint }) {
   };
   const shown = first.data?.items || [];
   const known = new Set(shown.map((one) => one.fingerprint));
+  const behind = first.data ? rest.items : [];
   return {
     ...first.data,
-    items: [...shown, ...rest.items.filter((one) => !known.has(one.fingerprint))],
+    items: [...shown, ...behind.filter((one) => !known.has(one.fingerprint))],
     cursor,
     more,
     isLoading: first.isLoading || isLoading,
     error: first.error || error,
-    again: () => (setRest({ items: [], cursor: undefined }), first.again()),
+    again: () => (setRest(NO_MORE), first.again()),
   };
 }
 

@@ -1,11 +1,11 @@
 // A graph of jobs, of a group, a task, or around one job: drawn once, its statuses live.
 import { said, t } from "../i18n.js";
 import { get, pages } from "../api.js";
-import { html, useCallback, useMemo, useRef, useState } from "../lib.js";
+import { html, useCallback, useMemo, useRef } from "../lib.js";
 import { useLoad } from "../live.js";
 import { Bar, can, Fields, Id, Loading, me, Section, Status, Trouble, useNow, useTitle, When } from "../parts.js";
 import { cancelJob, retryRun } from "../actions.js";
-import { link } from "../router.js";
+import { link, useKept } from "../router.js";
 import { between, count, duration, ENDED, named, plural, STATUSES } from "../words.js";
 import { Drawing } from "./drawing.js";
 import { cancelGroup } from "./groups.js";
@@ -18,12 +18,13 @@ export default function Graph({ place }) {
   const ids = useRef(new Set());
   const concerns = (event) => event.job_id && (ids.current.has(event.job_id) || event.type === "job_queued");
   const found = useLoad((signal) => jobsOf(groupId, query, signal), [groupId, JSON.stringify(query)], { concerns });
-  const [wanted, setWanted] = useState("");
-  const [shownStatus, setShownStatus] = useState("");
-  const [isCollapsed, setCollapsed] = useState(false);
-  const [opened, setOpened] = useState(() => new Set()); // Of the collapsed ones.
-  const [showsPath, setShowsPath] = useState(false);
-  const [chosen, choose] = useState(null);
+  // Who comes back from a job finds the graph as it was.
+  const [wanted, setWanted] = useKept("graph wanted", "");
+  const [shownStatus, setShownStatus] = useKept("graph status", "");
+  const [isCollapsed, setCollapsed] = useKept("graph collapsed", false);
+  const [opened, setOpened] = useKept("graph opened", NOTHING); // Of the collapsed ones.
+  const [showsPath, setShowsPath] = useKept("graph path", false);
+  const [chosen, choose] = useKept("graph chosen", null);
   const take = useCallback((id) => choose((old) => (old === id ? null : id)), []);
   useTitle(found.data?.group?.name || query.task_id, t("groups"));
   const jobs = found.data?.jobs || [];
@@ -66,7 +67,7 @@ export default function Graph({ place }) {
         <button aria-pressed=${String(showsPath)} onClick=${() => setShowsPath(!showsPath)}>${t("critical_path")}</button>
         <button aria-pressed=${String(isCollapsed)} onClick=${() => (setOpened(new Set()), choose(null), setCollapsed(!isCollapsed))}>${t("collapse_alike")}</button>
         <label class="unseen" for="find">${t("find_in_the_graph")}</label>
-          <input id="find" type="search" placeholder=${t("find")} style=${{ width: "130px" }}
+          <input id="find" type="search" placeholder=${t("find")} style=${{ width: "130px" }} value=${wanted}
             onInput=${(event) => setWanted(event.target.value)} />`}>
       <div class="graphbar"><span class="grow"><${Bar} fraction=${done / Math.max(1, whole.nodes.length)} label=${t("progress_of", title)} /></span>
         <span>${t("done_of", count(done), count(whole.nodes.length))}</span><${Eta} nodes=${whole.nodes} expected=${expected} isOver=${isOver} />

@@ -75,7 +75,9 @@ export default function JobPage({ place }) {
 function RunFacts({ job }) {
   const { run } = job;
   const isRunning = run.status === null;
-  const progress = useProgress(job);
+  const live = useLiveRun(job);
+  const progress = live?.progress;
+  const placement = (live || run).placement;
   const now = useNow();
   const end = run.finished_at ? new Date(run.finished_at) : now;
   const devices = Object.entries(run.devices || {}).map(([name, ids]) => `${name}: ${[].concat(ids).join(", ")}`);
@@ -93,6 +95,9 @@ function RunFacts({ job }) {
       [t("times_out"), isRunning && run.timeout_at && html`<${When} at=${run.timeout_at} />`],
       [t("silent_since"), run.silent_since && html`<${When} at=${run.silent_since} />`],
       [t("exit_code"), run.exit_code],
+      [t("engine"), placement?.engine],
+      [t("where_it_is"), isRunning && placement && said("placement", placement.state)],
+      [t("handle"), placement?.handle],
       [t("worker"), job.worker_id],
       [t("devices"), devices.join("; ")],
       [t("session"), run.session_id],
@@ -128,6 +133,8 @@ function Actions({ job, again }) {
     }
     ${can("operate") && job.status === "FAILED" && isLast(job) && html`<button class="primary"
       onClick=${() => retryRun(job.run)}>${t("retry")}</button>`}
+    ${can("operate") && job.status === "RUNNING" && job.run?.placement && html`<button
+      onClick=${() => lose(job).then((done) => done && again())}>${t("it_is_lost_more")}</button>`}
     ${!isLast(job) && html`<a class="button" href=${link(["jobs", job.chain.at(-1).job_id])}>${t("last_attempt")}</a>`}
     ${can("submit") && hasEnded && html`<button onClick=${() => runAgain(job)}>${t("run_again_more")}</button>`}
     ${
@@ -141,6 +148,17 @@ function Actions({ job, again }) {
       href=${graphOf(job)}>${t("graph")}</a>`}
   </div>`;
 }
+
+// Takes an operator's word that the engine does not run it any more.
+const lose = (job) =>
+  ask({
+    title: t("is_it_lost", named(job)),
+    text: t("only_if_it_does_not_go_on"),
+    action: t("it_is_lost"),
+    danger: true,
+    work: () => post(`api/jobs/${job.job_id}/lost`),
+    done: t("it_ended_as_lost"),
+  });
 
 // The chain goes on with the attempts after this one.
 const isLast = (job) => job.chain.at(-1)?.job_id === job.job_id;
@@ -255,14 +273,15 @@ function Why({ job }) {
   <//>`;
 }
 
-function useProgress(job) {
+// What no event says of a run: its progress, and how it is on its engine.
+function useLiveRun(job) {
   const isRunning = job.status === "RUNNING";
-  const progress = useLoad(
+  const run = useLoad(
     (signal) => (isRunning ? get(`api/job-runs/${job.run.run_id}`, {}, signal) : null),
     [job.status, job.run.run_id],
     { every: isRunning ? 1000 : 0 },
   );
-  return isRunning ? progress.data?.progress : null;
+  return isRunning ? run.data : null;
 }
 
 // A reason's sentence, with its ids as links and its instants as times of day.
@@ -337,7 +356,7 @@ function About({ job }) {
     [t("timeout"), job.timeout_seconds && duration(job.timeout_seconds)],
     [t("stall_timeout"), job.stall_timeout_seconds && duration(job.stall_timeout_seconds)],
     [t("expires"), job.expires_at && html`<${When} at=${job.expires_at} />`],
-    [t("webhook"), job.webhook && `${job.webhook.url} (${job.webhook_status})`],
+    [t("webhook"), job.webhook && `${job.webhook.url} (${said("status", job.webhook_status.toUpperCase())})`],
     [t("affinity"), job.affinity],
   ]} /><//>`;
 }

@@ -344,7 +344,7 @@ function Bulk({ filter, chosen, jobs, done }) {
 
 const REASON = { name: "reason", label: t("reason_optional"), maxlength: 500 };
 
-async function cancelChosen(jobs) {
+export async function cancelChosen(jobs) {
   const answer = await ask({
     title: t("cancel", plural(jobs.length, "job")),
     text: t("what_runs_is_told_to_stop"),
@@ -354,11 +354,11 @@ async function cancelChosen(jobs) {
   });
   if (!answer) return false;
   const body = { reason: answer.reason || null };
-  return eachOf(jobs, (job) => post(`api/jobs/${job.job_id}/cancel`, body), t("cancelled_or_told_to_stop"));
+  return eachOf(jobs, (job) => post(`api/jobs/${job.job_id}/cancel`, body), (good, all) => t("bulk_cancelled", good, all));
 }
 
 // Of a chain only the last attempt can be retried, so the others are not counted.
-async function retryChosen(jobs) {
+export async function retryChosen(jobs) {
   const found = await Promise.all(jobs.map((job) => get(`api/jobs/${job.job_id}`)));
   const last = found.filter((job) => job.status === "FAILED" && job.chain.at(-1).job_id === job.job_id);
   if (!last.length) return nothing(t("none_of_these_can_be_retried"));
@@ -369,10 +369,10 @@ async function retryChosen(jobs) {
     action: t("retry_3", plural(last.length, "job")),
   });
   if (!answer) return false;
-  return eachOf(last, (job) => post(`api/job-runs/${job.run.run_id}/retry`), "retried");
+  return eachOf(last, (job) => post(`api/job-runs/${job.run.run_id}/retry`), (good, all) => t("bulk_retried", good, all));
 }
 
-async function eachOf(jobs, work, word) {
+async function eachOf(jobs, work, words) {
   let [good, last] = [0, null];
   for (const job of jobs) {
     try {
@@ -382,10 +382,8 @@ async function eachOf(jobs, work, word) {
       last = error;
     }
   }
-  toast(
-    `${count(good)} of ${plural(jobs.length, "job")} ${word}.${last ? ` ${sentence(last)}` : ""}`,
-    last ? "bad" : "good",
-  );
+  const done = words(count(good), plural(jobs.length, "job"));
+  toast(last ? `${done} ${sentence(last)}` : done, last ? "bad" : "good");
   return true;
 }
 

@@ -21,8 +21,10 @@ import {
   useTitle,
   valuesOf,
 } from "../parts.js";
+import { changeQuotas, quotaName } from "../quotas.js";
 import { link } from "../router.js";
 import { count, duration, plural } from "../words.js";
+import { Roles } from "./roles.js";
 
 const NUMBERS = ["ready", "pending", "processing", "done", "failed", "cancelled"];
 
@@ -80,10 +82,12 @@ export default function Office({ place }) {
         <${Limits}
           limits=${limits} />${me.office_id !== null && html`<${Empty}>${t("this_key_does_not_see_the")}<//>`}
         <//>
-      <${Section} title=${t("quotas")}>
+      <${Section} title=${t("quotas")} actions=${canWhole("admin") && html`<button
+        onClick=${() => changeQuotas(id, quotas).then((done) => done && one.again())}>${t("change_more")}</button>`}>
         <${Quotas} quotas=${quotas} /><//>
       <${Settings} key=${id} path=${path} office=${office} config=${config} done=${one.again} />
-    </div>`;
+    </div>
+    <${Roles} key=${`roles ${id}`} path=${path} />`;
 }
 
 async function loaded(path, signal) {
@@ -114,16 +118,16 @@ export function Limits({ limits }) {
         </table><//>`;
 }
 
-// What admins have granted: `nextslot quota grant` changes it.
+// What admins have granted, and what is used of it.
 function Quotas({ quotas }) {
   const { used, job_types: types, ...most } = quotas;
   return html`<${Scroll} label=${t("quotas")}><table><thead><tr><th>${t("quota")}</th><th class="number">${t("at_most_2")}</th>
     <th class="number">${t("used")}</th></tr></thead>
     <tbody>${Object.entries(most).map(
-      ([name, value]) => html`<tr key=${name}><td class="mono">${name}</td>
-      <td class="number">${value === true ? t("yes") : value ? count(value) : "–"}</td>
+      ([name, value]) => html`<tr key=${name}><td>${quotaName(name)}</td>
+      <td class="number">${typeof value === "boolean" ? t(value ? "yes" : "no") : value ? count(value) : "–"}</td>
       <td class="number">${typeof used[name] === "number" ? count(used[name]) : ""}</td></tr>`,
-    )}<tr><td class="mono">job_types</td><td class="number" colspan="2">${types.length ? types.join(", ") : t("all_2")}</td></tr>
+    )}<tr><td>${t("job_types")}</td><td class="number" colspan="2">${types.length ? types.join(", ") : t("all_2")}</td></tr>
     </tbody></table><//>`;
 }
 

@@ -1,5 +1,6 @@
 // One schedule: what comes, and what became of each occurrence, as a calendar and as a list.
 import { language, said, t } from "../i18n.js";
+import { parsed } from "../actions.js";
 import { get, pages, patch, post, remove } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { useLoad } from "../live.js";
@@ -42,7 +43,7 @@ export default function Schedule({ place }) {
   const again = () => (one.again(), coming.again(), ledger.again());
   const act = (work, words) => attempt(work, words).then((done) => (again(), done));
   const trigger = async () => {
-    const made = await act(() => post(`${path}/trigger`), t("it_is_in_the_queue"));
+    const made = await triggered(shown, path);
     if (made) go(made.job_id ? ["jobs", made.job_id] : ["groups", made.group_id]);
   };
   const drop = async () => {
@@ -59,7 +60,7 @@ export default function Schedule({ place }) {
       <div class="actions">
         ${shown.timezone !== storedZone() && html`<button aria-pressed=${String(zoneName() === shown.timezone)}
           onClick=${() => setZone(zoneName() === shown.timezone ? storedZone() : shown.timezone, false)}>${t("times_in", shown.timezone)}</button>`}
-        ${can("submit") && !shown.deleted_at && html`<button onClick=${trigger}>${t("trigger_now")}</button>`}
+        ${can("submit") && !shown.deleted_at && html`<button onClick=${trigger}>${t("trigger_more")}</button>`}
         ${
           can("operate") &&
           !shown.deleted_at &&
@@ -99,6 +100,25 @@ export default function Schedule({ place }) {
     <${Ledger} items=${ledger.data?.items || []} isCut=${Boolean(ledger.data?.isCut)} error=${ledger.error}
       month=${month} />`;
 }
+
+// Makes its job or group now, perhaps with other parameters.
+const triggered = (schedule, path) =>
+  ask({
+    title: t("trigger", schedule.name),
+    text: t("it_fires_once_now"),
+    fields: [
+      { name: "params", label: t("params_over_the_schedules_json"), kind: "area", value: "" },
+      { name: "priority", label: t("priority_empty_the_schedules"), kind: "number", value: "", min: -999_999, max: 999_999 },
+    ],
+    action: t("trigger_now"),
+    work: ({ params, priority }) => {
+      const body = {};
+      if (params.trim()) body.params = parsed(params, "params");
+      if (priority !== "") body.priority = Number(priority);
+      return post(`${path}/trigger`, body);
+    },
+    done: t("it_is_in_the_queue"),
+  });
 
 // The occurrences of a month, newest first; older pages are not asked for.
 async function ledgerOf(path, month, signal) {

@@ -79,6 +79,13 @@ function Strip({ schedule }) {
 
 const choices = (kind, values) => values.map((value) => [value, said(kind, value)]);
 
+// Until the templates are there, and if its own is archived, a schedule's own template is the only one by its id.
+const templatesFor = (schedule, known) => {
+  const named = known.map((one) => [one.template_id, one.name]);
+  const isKnown = !schedule || named.some(([id]) => id === schedule.template_id);
+  return isKnown ? named : [[schedule.template_id, schedule.template_id], ...named];
+};
+
 // With a preview of what the expression means while it is typed.
 export function Editor({ schedule, close, done }) {
   const templates = useLoad((signal) => get("api/job-templates", { limit: 500 }, signal), []);
@@ -98,10 +105,11 @@ export function Editor({ schedule, close, done }) {
         enabled: values.enabled,
         catch_up: values.catch_up,
         overlap: values.overlap,
-        param_overrides: values.param_overrides.trim() ? parsed(values.param_overrides) : null,
+        catch_up_window_seconds: Number(values.catch_up_window_seconds),
+        param_overrides: values.param_overrides.trim() ? parsed(values.param_overrides, "param_overrides") : null,
         priority: values.priority === "" ? null : Number(values.priority),
       };
-      if (!schedule) Object.assign(body, { template_id: values.template_id, office_id: values.office_id });
+      for (const name of ["template_id", "office_id"]) if (values[name] !== schedule?.[name]) body[name] = values[name];
       const made = schedule
         ? await patch(`api/schedules/${schedule.schedule_id}`, body)
         : await post("api/schedules", body);
@@ -117,12 +125,9 @@ export function Editor({ schedule, close, done }) {
   return html`<${Section} title=${schedule ? t("change_the_schedule") : t("new_schedule")}>
     <form class="body" ref=${form} onSubmit=${submit}>
       <div class="columns"><div>
-        ${
-          !schedule &&
-          html`<${Field} name="template_id" label=${t("template")}
-            options=${known.map((one) => [one.template_id, one.name])} required problem=${problems.template_id}
-          help=${known.length ? "" : t("there_is_no_template_yet_make")} />`
-        }
+        <${Field} key=${`template ${known.length}`} name="template_id" label=${t("template")} value=${schedule?.template_id}
+          options=${templatesFor(schedule, known)} required problem=${problems.template_id}
+          help=${known.length || schedule ? "" : t("there_is_no_template_yet_make")} />
         <${Field} name="name" label=${t("name")} value=${schedule?.name || ""} required problem=${problems.name} />
         <${Field} name="cron_expression" label=${t("cron_expression")} value=${cron} required
           onInput=${(event) => setCron(event.target.value)} problem=${problems.cron_expression} />
@@ -134,12 +139,14 @@ export function Editor({ schedule, close, done }) {
         <${Field} name="catch_up" label=${t("after_downtime")} value=${schedule?.catch_up || "latest"} options=${choices("catch_up", ["latest", "all", "none"])} />
         <${Field} name="overlap" label=${t("while_the_job_before_has_not")} value=${schedule?.overlap || "allow"}
           options=${choices("overlap", ["allow", "skip"])} />
-        ${!schedule && html`<${Field} name="office_id" label=${t("office")} value=${me.office_id || "default"}
-          problem=${problems.office_id} />`}
+        <${Field} name="catch_up_window_seconds" label=${t("catch_up_window_seconds")} kind="number" min="1" step="any" required
+          value=${schedule?.catch_up_window_seconds ?? 86_400} problem=${problems.catch_up_window_seconds} />
+        <${Field} name="office_id" label=${t("office")} value=${schedule?.office_id || me.office_id || "default"} required
+          problem=${problems.office_id} />
         <${Field} name="priority" label=${t("priority_empty_the_template_s")} kind="number"
           value=${schedule?.priority ?? ""} />
         <${Field} name="param_overrides" label=${t("parameters_over_the_template_s_json")} kind="area"
-          value=${schedule?.param_overrides ? JSON.stringify(schedule.param_overrides, null, 2) : ""} />
+          value=${schedule?.param_overrides ? JSON.stringify(schedule.param_overrides, null, 2) : ""} problem=${problems.param_overrides} />
       </div></div>
       <div class="actions"><button class="primary">${t("save")}</button><button type="button" onClick=${close}>${t("leave_it")}</button>
         </div>

@@ -67,7 +67,7 @@ function Form({ type, template, office, offices, saved }) {
   const [text, setText] = useState(() => JSON.stringify(template?.jobs ? {} : template?.params || {}, null, 2));
   const [problems, setProblems] = useState({});
   const form = useRef(null);
-  const collected = () => (isRaw ? parsed(text) : read(schema, params));
+  const collected = () => (isRaw ? parsed(text, "params") : read(schema, params));
   const flip = () => {
     try {
       if (isRaw) setParams(initial(schema, parsed(text)));

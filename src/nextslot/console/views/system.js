@@ -4,6 +4,7 @@ import { get, pages, post, remove, send } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
 import { ask, attempt, canWhole, Empty, Loading, Fields, me, Scroll, Section, Status, Trouble, When } from "../parts.js";
+import { listed } from "../quotas.js";
 import { release, Remedy, resume } from "../remedies.js";
 import { useKept } from "../router.js";
 import { count, duration, moment, plural, size } from "../words.js";
@@ -17,7 +18,7 @@ export default function System() {
     every: 5000,
   });
   // All sections are shown when each has its data, so that none moves the others.
-  const [missing, setMissing] = useState(() => (canWhole("read") ? ["metrics", "nodes"] : []).concat(canWhole("admin") ? ["keys", "audit"] : []));
+  const [missing, setMissing] = useState(() => (canWhole("read") ? ["metrics", "engines", "nodes"] : []).concat(canWhole("admin") ? ["keys", "audit"] : []));
   const settled = (name) => setMissing((old) => old.filter((one) => one !== name));
   const shown = status.data;
   const isLoading = (!shown && !status.error && canWhole("read")) || missing.length > 0;
@@ -39,7 +40,7 @@ export default function System() {
           shown &&
           html`<${Section} title=${t("limits_and_their_use")}><${Limits} limits=${shown.limits} /><//>
         <${Held} held=${shown.held} again=${status.again} />`
-        }</div><div><${Metrics} settled=${settled} /></div></div><${Nodes} settled=${settled} />`
+        }</div><div><${Metrics} settled=${settled} /></div></div><${Engines} settled=${settled} /><${Nodes} settled=${settled} />`
     }
     ${canWhole("admin") && html`<${Keys} settled=${settled} /><${Audit} settled=${settled} />`}
     <${Happening} />
@@ -217,6 +218,9 @@ function Keys({ settled }) {
           ],
         },
         { name: "office_id", label: t("only_for_the_office_empty_all") },
+        { name: "expires_at", label: t("expires_empty_never"), kind: "datetime-local", step: 1 },
+        { name: "allowed_addresses", label: t("from_addresses_empty_anywhere") },
+        { name: "job_types", label: t("only_job_types_empty_all") },
       ],
       action: t("make_it"),
       work: (answer) =>
@@ -224,10 +228,23 @@ function Keys({ settled }) {
           name: answer.name,
           scopes: [answer.scope],
           ...(answer.office_id ? { office_id: answer.office_id } : {}),
+          ...(answer.expires_at ? { expires_at: new Date(answer.expires_at).toISOString() } : {}),
+          allowed_addresses: listed(answer.allowed_addresses),
+          job_types: listed(answer.job_types),
         }),
     });
     if (made) await showSecret(made.key, t("the_key_of", made.name));
     list.again();
+  };
+  const rotate = async (one) => {
+    const made = await ask({
+      title: t("new_text_of", one.name),
+      text: t("who_holds_it_needs_the_new_text"),
+      fields: [{ name: "overlap_seconds", label: t("old_text_stays_for_minutes"), kind: "number", min: 0, step: "any", value: 60 }],
+      action: t("make_it"),
+      work: (answer) => post(`api/keys/${one.key_id}/rotate`, { overlap_seconds: Number(answer.overlap_seconds) * 60 }),
+    });
+    if (made) await showSecret(made.key, t("the_key_of", made.name));
   };
   const drop = async (one) => {
     if (
@@ -245,16 +262,42 @@ function Keys({ settled }) {
     ${
       items.length
         ? html`<${Scroll} label=${t("keys")}><table><thead><tr><th>${t("name")}</th><th>${t("may")}</th><th>${t("office")}</th>
-      <th class="wide">${t("made_by")}</th><th>${t("made_2")}</th><th><span class="unseen">${t("actions")}</span></th></tr></thead>
+      <th class="wide">${t("only_for")}</th><th class="wide">${t("expires")}</th><th class="wide">${t("made_by")}</th><th>${t("made_2")}</th><th><span class="unseen">${t("actions")}</span></th></tr></thead>
     <tbody>${items.map(
       (one) => html`<tr key=${one.key_id}><td>${one.name}</td><td>${said("scope", one.scopes.at(-1))}</td>
-      <td>${one.office_id || t("all_2")}</td><td class="wide">${one.created_by || "–"}</td><td class="tight">
+      <td>${one.office_id || t("all_2")}</td><td class="wide">${bounds(one) || "–"}</td>
+      <td class="wide tight"><${When} at=${one.expires_at} none=${t("never")} /></td>
+      <td class="wide">${one.created_by || "–"}</td><td class="tight">
       <${When} at=${one.created_at} /></td>
-      <td class="number"><button class="danger" onClick=${() => drop(one)}>${t("delete_more")}</button></td></tr>`,
+      <td class="number"><button onClick=${() => rotate(one)}>${t("new_text_more")}</button>
+        <button class="danger" onClick=${() => drop(one)}>${t("delete_more")}</button></td></tr>`,
     )}</tbody></table>
         <//>`
         : html`<${Empty}>${t("no_keys_whoever_reaches_this_server")}<//>`
     }<//>`;
+}
+
+// From where a key may be used, and which types of jobs it may create.
+const bounds = (key) =>
+  [...key.job_types, key.allowed_addresses.length && t("from_addresses", key.allowed_addresses.join(", "))].filter(Boolean).join(", ");
+
+// Where runs go that leave this machine; most servers have none.
+function Engines({ settled }) {
+  const list = useLoad((signal) => get("api/engines", {}, signal), [], {
+    concerns: (one) => /^job_(started|completed|failed|cancelled)$/.test(one.type),
+    every: 10_000,
+  });
+  useSettled(list, "engines", settled);
+  const items = list.data?.items || [];
+  if (!items.length) return html`<${Trouble} error=${list.error} />`;
+  const states = ["submitting", "queued", "running", "unknown"];
+  return html`<${Section} title=${t("engines")}><${Scroll} label=${t("engines")}><table><thead><tr><th>${t("name")}</th><th>${t("kind")}</th>
+    <th class="number">${t("slots")}</th>${states.map((one) => html`<th key=${one} class="number">${said("placement", one)}</th>`)}</tr></thead>
+    <tbody>${items.map(
+      (one) => html`<tr key=${one.name}><td>${one.name}${one.problem && html`<br /><span class="problem">${t("it_does_not_answer", one.problem)}</span>`}</td>
+      <td>${said("engine_kind", one.kind)}</td><td class="number">${count(one.slots)}</td>
+      ${states.map((state) => html`<td key=${state} class="number">${count(one[state])}</td>`)}</tr>`,
+    )}</tbody></table><//><//>`;
 }
 
 // The machines that share the database; with SQLite it is one, and it leads.

@@ -5,7 +5,7 @@ import { get } from "../api.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { useLoad } from "../live.js";
 import { canWhole, classOf, Section, Status, Trouble, useNow } from "../parts.js";
-import { go } from "../router.js";
+import { go, useKept } from "../router.js";
 import { between, clock, count, day, duration, named, plural, span, zoneName } from "../words.js";
 
 const LANE = 20;
@@ -23,9 +23,12 @@ const SERIES_STEPS = [60, 300, 900, 3600, 86_400];
 export function Timeline({ officeId, hours, queue, setHours }) {
   const now = useNow(2000);
   // Null: the last hours and half as many ahead, as time goes by.
-  const [held, setHeld] = useState(null);
-  const [lanesBy, setLanesBy] = useState("free");
+  const [held, setHeld] = useKept("timeline held", null);
+  const [lanesBy, setLanesBy] = useKept("timeline lanes", "free");
   const [hovered, hover] = useState(null);
+  // The bar that has the focus, and the last one that had it, which Tab leads to.
+  const [focused, setFocused] = useState(null);
+  const [last, setLast] = useState(null);
   const [brush, setBrush] = useState(null);
   const view = held || { from: now - hours * HOUR, until: now + (hours * HOUR) / 2 };
   const wide = view.until - view.from;
@@ -45,7 +48,11 @@ export function Timeline({ officeId, hours, queue, setHours }) {
     seen.observe(box.current);
     return () => seen.disconnect();
   }, []);
-  useEffect(() => setHeld(null), [officeId, hours]);
+  const drawn = useRef(`${officeId} ${hours}`);
+  useEffect(() => {
+    if (drawn.current !== `${officeId} ${hours}`) setHeld(null);
+    drawn.current = `${officeId} ${hours}`;
+  }, [officeId, hours]);
   const move = (from, until) => {
     const length = Math.min(LONGEST, Math.max(SHORTEST, until - from));
     const middle = (from + until) / 2;
@@ -60,22 +67,36 @@ export function Timeline({ officeId, hours, queue, setHours }) {
   const runs = past.data?.runs || [];
   const bars = collect(runs, queue, now, view.until).filter((bar) => bar.to >= view.from && bar.from <= view.until);
   const isDense = bars.length > width / 4;
-  const { lanes, names } = laid(bars, isDense && lanesBy === "free" ? "type" : lanesBy);
+  const { lanes, names, cut } = laid(bars, isDense && lanesBy === "free" ? "type" : lanesBy);
+  const seen = isDense ? [] : bars.filter((bar) => bar.lane < MOST_LANES);
+  const first = seen.find((bar) => bar.key === last) || seen.filter((bar) => !bar.isComing).at(-1) || seen[0];
   const gutter = names ? Math.min(130, width / 4) : 0;
   const x = (time) => gutter + ((time - view.from) / wide) * (width - gutter);
   const height = TOP + Math.max(3, lanes) * LANE + 6;
   const coming = bars.filter((bar) => bar.isComing).length;
   const label = t("runs_in_the_last_expected_in", bars.length - coming, duration(wide / 1000), coming);
+  const keys = isDense ? t("timeline_keys") : `${t("timeline_keys")}. ${t("bar_keys")}`;
+  const focusOn = (key) => {
+    setFocused(key);
+    if (key) setLast(key);
+  };
   const pressed = (event) => {
     const shift = { ArrowLeft: -0.1, ArrowRight: 0.1 }[event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (shift) move(view.from + shift * wide, view.until + shift * wide);
+    const bar = seen.find((one) => one.key === event.target.closest("[data-key]")?.dataset.key);
+    const next = bar && beside(seen, bar, event.key);
+    if (next) focusBar(svg.current, next);
+    else if (bar && event.key === "Enter") go(["jobs", bar.jobId]);
+    else if (bar && event.key === "Escape") svg.current.focus();
+    else if (bar && event.key.startsWith("Arrow")) return event.preventDefault();
+    else if (shift) move(view.from + shift * wide, view.until + shift * wide);
     else if (event.key === "+" || event.key === "=" || event.key === "ArrowUp") zoom(1.5);
     else if (event.key === "-" || event.key === "ArrowDown") zoom(1 / 1.5);
     else if (event.key === "0") setHeld(null);
     else return;
     event.preventDefault();
   };
+  const card = hovered || (focused && seen.some((bar) => bar.key === focused) && placeOf(seen.find((bar) => bar.key === focused), x, gutter));
   const isCut = past.data?.isCut;
   const uncounted = isCut ? Math.min(...runs.map((run) => Date.parse(run.started_at))) : 0;
   return html`<${Section} title=${t("past_and_forecast")} actions=${html`
@@ -92,7 +113,7 @@ export function Timeline({ officeId, hours, queue, setHours }) {
     ${held && html`<button onClick=${() => setHeld(null)}>${t("to_now")}</button>`}`}>
     <${Trouble} error=${past.error} />
     <div ref=${box} class="stage">
-      <svg class="timeline" ref=${svg} height=${height} viewBox=${`0 0 ${width} ${height}`} role="group" tabindex="0" aria-label=${`${label}. ${t("timeline_keys")}`}
+      <svg class="timeline" ref=${svg} height=${height} viewBox=${`0 0 ${width} ${height}`} role="group" tabindex="0" aria-label=${`${label}. ${keys}`}
         data-from=${Math.round(view.from)} data-until=${Math.round(view.until)} onKeyDown=${pressed}>
         ${ticks(view.from, view.until, width - gutter).map(
           ([at, words]) => html`<g key=${at}>
@@ -103,19 +124,20 @@ export function Timeline({ officeId, hours, queue, setHours }) {
         ${
           isDense
             ? dense(bars, x, width).map((one) => html`<${Column} key=${one.key} of=${one} />`)
-            : bars.filter((bar) => bar.lane < MOST_LANES).map((bar) => html`<${Mark} key=${bar.key} bar=${bar} x=${x} width=${width} gutter=${gutter} />`)
+            : seen.map((bar) => html`<${Mark} key=${bar.key} bar=${bar} x=${x} width=${width} gutter=${gutter} isFirst=${bar === first} focusOn=${focusOn} />`)
         }
         ${names && html`<rect class="gutter" x="0" y=${TOP - 4} width=${gutter - 2} height=${height} />
           ${names.map((name, index) => html`<text key=${name} class="label" x="12" y=${TOP + index * LANE + 12}>${name.length > 18 ? `${name.slice(0, 17)}…` : name}</text>`)}`}
         ${now >= view.from && now <= view.until && html`<line class="now" x1=${x(now)} x2=${x(now)} y1="0" y2=${height} />`}
         ${brush && html`<rect class="chosen" x=${Math.min(...brush)} y="0" width=${Math.abs(brush[1] - brush[0])} height=${height} />`}
       </svg>
-      ${hovered && html`<${Card} hovered=${hovered} bar=${bars.find((bar) => bar.key === hovered.key)} width=${width} />`}
+      ${card && html`<${Card} hovered=${card} bar=${bars.find((bar) => bar.key === card.key)} width=${width} />`}
     </div>
     <div class="legend">${["COMPLETED", "FAILED", "SKIPPED", "CANCELLED", "RUNNING"].map((status) => html`<${Status}
       key=${status} status=${status} />`)}
       <span class="status dim">${t("expected")}</span>
       <span class="dim">${t("times_in", zoneName())}</span>
+      ${cut > 0 && html`<span class="problem" role="status">${t("lanes_are_cut", plural(cut, "more lane"))}</span>`}
       ${isDense && html`<span class="dim">${t("columns_count_runs")}</span>`}
       ${isCut && html`<span class="dim">${t("before_columns_count", count(runs.length))}</span>`}
       <span class="dim wide grow">${t("wheel_zooms")}</span></div>
@@ -180,12 +202,33 @@ function usePointer(svg, now) {
   }, []);
 }
 
-function Mark({ bar, x, width, gutter }) {
+// What the card says of a bar, in one line.
+const wordsOf = (bar) => [`${bar.name}: ${bar.words}`, bar.type, bar.office, bar.slot].filter(Boolean).join(" · ");
+
+// The card of a bar that has the focus stands below its beginning.
+const placeOf = (bar, x, gutter) => ({ key: bar.key, x: Math.max(gutter, x(bar.from)), y: TOP + bar.lane * LANE });
+
+// By arrow keys from bar to bar: the one before or after in time, or the nearest in time of the next lane that has one.
+function beside(bars, bar, key) {
+  const turn = { ArrowLeft: -1, ArrowRight: 1 }[key];
+  if (turn) return bars[bars.indexOf(bar) + turn];
+  const way = { ArrowUp: -1, ArrowDown: 1 }[key];
+  if (!way) return undefined;
+  const there = bars.filter((one) => Math.sign(one.lane - bar.lane) === way);
+  const lane = Math.min(...there.map((one) => Math.abs(one.lane - bar.lane)));
+  const away = (one) => Math.max(0, one.from - bar.to, bar.from - one.to);
+  return there.filter((one) => Math.abs(one.lane - bar.lane) === lane).sort((one, other) => away(one) - away(other))[0];
+}
+
+const focusBar = (svg, bar) => [...svg.querySelectorAll("[data-key]")].find((one) => one.dataset.key === bar.key)?.focus();
+
+function Mark({ bar, x, width, gutter, isFirst, focusOn }) {
   const left = Math.max(gutter - 4, x(bar.from));
   const right = Math.min(width + 4, Math.max(left + 3, x(bar.to)));
   const y = TOP + bar.lane * LANE;
   const room = Math.floor((right - left - 8) / 6.4);
-  return html`<g class=${classOf(bar.status)} data-key=${bar.key} onClick=${() => bar.jobId && go(["jobs", bar.jobId])}>
+  return html`<g class=${classOf(bar.status)} data-key=${bar.key} role="link" tabindex=${isFirst ? 0 : -1} aria-label=${wordsOf(bar)}
+    onFocus=${() => focusOn(bar.key)} onBlur=${() => focusOn(null)} onClick=${() => bar.jobId && go(["jobs", bar.jobId])}>
     <rect class="mark ${bar.isComing ? "coming" : bar.status === "RUNNING" ? "solid" : ""}" x=${left} y=${y}
       width=${right - left} height=${LANE - 4}>
       <title>${bar.name}: ${bar.words}</title></rect>
@@ -309,14 +352,18 @@ function collect(runs, queue, now, horizon) {
 // Gives each bar its lane: the first that is free, or that of its slot, type or office. Later ones of such a lane cover
 // earlier ones.
 function laid(bars, by) {
-  if (by === "free") return { lanes: Math.min(MOST_LANES, packed(bars)), names: null };
+  if (by === "free") {
+    const needed = packed(bars);
+    return { lanes: Math.min(MOST_LANES, needed), names: null, cut: needed - MOST_LANES };
+  }
   const nameOf = (bar) => bar[by] || (bar.isComing ? t("no_slot_yet") : "–");
-  const names = [...new Set(bars.map(nameOf))].sort((one, other) => one.localeCompare(other, undefined, { numeric: true })).slice(0, MOST_LANES);
+  const all = [...new Set(bars.map(nameOf))].sort((one, other) => one.localeCompare(other, undefined, { numeric: true }));
+  const names = all.slice(0, MOST_LANES);
   for (const bar of bars) {
     const lane = names.indexOf(nameOf(bar));
     bar.lane = lane < 0 ? MOST_LANES : lane;
   }
-  return { lanes: names.length, names };
+  return { lanes: names.length, names, cut: all.length - MOST_LANES };
 }
 
 function packed(bars) {

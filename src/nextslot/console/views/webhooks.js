@@ -52,7 +52,7 @@ export default function Webhooks({ place }) {
       html`<br />
       <span class="problem">${one.disabled_reason}</span>`
     }</td>
-    <td class="wide">${one.events.join(", ")}</td><td class="wide">${one.office_id || t("all_offices")}</td>
+    <td class="wide">${one.events.map((event) => said("hook", event)).join(", ")}</td><td class="wide">${one.office_id || t("all_offices")}</td>
     <td><input type="checkbox" aria-label=${t("is_enabled", one.url)} checked=${one.enabled} disabled=${!can("operate")}
       onChange=${() => act(() => patch(path(one), { enabled: !one.enabled }), one.enabled ? t("disabled") : t("enabled"))} />
       </td>
