@@ -38,6 +38,9 @@ def test_a_role_of_an_office_is_made_changed_and_given_back_to_the_configuration
     expect(console.find("#field-env-help")).to_contain_text("is not NAME=value")
     dialog.get_by_label("Variables").fill("TOKEN=a=b\nMODE=slow")
     dialog.get_by_label("Timeout, minutes").fill("1.5")
+    dialog.get_by_label("Arguments that continue").fill("--resume\n{session_id}")
+    dialog.get_by_label("Continue after these").fill("crash, quota")
+    dialog.get_by_label("Pattern that finds").fill("session (.+)")
     dialog.get_by_role("button", name="Make it").click()
     row = section.locator("tr", has_text="QA/night")
     expect(row).to_contain_text("the office")
@@ -58,7 +61,11 @@ def test_a_role_of_an_office_is_made_changed_and_given_back_to_the_configuration
     dialog.get_by_label("Variables").fill("MODE=fast")
     dialog.get_by_role("button", name="Change it").click()
     console.says("Changed.")
-    assert (role().timeout_seconds, role().env) == (120, {"MODE": "fast"})  # type: ignore[attr-defined]
+    changed = role()
+    assert (changed.timeout_seconds, changed.env) == (120, {"MODE": "fast"})  # type: ignore[attr-defined]
+    assert list(changed.resume_args) == ["--resume", "{session_id}"]  # type: ignore[attr-defined]
+    assert set(changed.resume_on) == {"crash", "quota"}  # type: ignore[attr-defined]
+    assert changed.session_id_pattern == "session (.+)"  # type: ignore[attr-defined]
     row.get_by_role("button", name="Use the configuration…").click()
     dialog.get_by_role("button", name="Remove them").click()
 

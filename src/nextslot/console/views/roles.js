@@ -68,12 +68,20 @@ function changeRole(path, one) {
         step: "any",
         value: one?.is_own && one.timeout_ms !== null ? one.timeout_ms / 60_000 : "",
       },
+      { name: "resume_args", label: t("resume_arguments_one_a_line"), kind: "area", value: one?.is_own ? one.resume_args.join("\n") : "" },
+      { name: "resume_on", label: t("resume_after_failure_kinds"), value: one?.is_own ? one.resume_on.join(", ") : "" },
+      { name: "session_id_pattern", label: t("session_id_pattern"), value: (one?.is_own && one.session_id_pattern) || "" },
     ],
     action: one ? t("change_it") : t("make_it"),
     work: (answer) => {
       const body = {};
       const command = answer.command.split("\n").filter((line) => line !== "");
+      const resumeArgs = answer.resume_args.split("\n").filter((line) => line !== "");
+      const resumeOn = answer.resume_on.split(/[\s,]+/).filter((kind) => kind !== "");
       if (command.length) body.command = command;
+      if (resumeArgs.length) body.resume_args = resumeArgs;
+      if (resumeOn.length) body.resume_on = resumeOn;
+      if (answer.session_id_pattern) body.session_id_pattern = answer.session_id_pattern;
       if (answer.cwd) body.cwd = answer.cwd;
       if (answer.env.trim()) body.env = variables(answer.env);
       if (answer.timeout_ms !== "") body.timeout_ms = Math.round(Number(answer.timeout_ms) * 60_000);

@@ -183,7 +183,7 @@ class RoleBody(Body):
     resume_args: Annotated[list[str], Field(max_length=100)] | None = Field(
         None, description="What is added to the command to go on with the session `{session_id}`; empty: never"
     )
-    resume_on: Annotated[list[FailureKind], Field(max_length=100)] | None = Field(
+    resume_on: Annotated[list[Annotated[FailureKind, Field(strict=False)]], Field(max_length=100)] | None = Field(
         None, description="The failure kinds after which the same session goes on"
     )
     session_id_pattern: Text | None = Field(

@@ -65,7 +65,9 @@ class RerunBody(Body):
 @in_query(JobFilter)
 class JobQuery(PageQuery):
     status: Values | None = Field(None, examples=["QUEUED,RUNNING"])
-    q: str | None = Field(None, max_length=1000, description="Words of the title or the error, and parts such as `status:failed since:2h`")
+    q: str | None = Field(
+        None, max_length=1000, description="Words of the title or the error, and parts such as `status:failed since:2h`"
+    )
     awaiting_signal: bool | None = Field(
         None, description="Only jobs that wait for nothing but an answer, or only others"
     )
