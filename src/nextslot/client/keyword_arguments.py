@@ -91,6 +91,8 @@ class JobFilter(TypedDict, total=False):
     fingerprint: Values
     created_after: Time
     created_before: Time
+    finished_after: Time
+    finished_before: Time
     q: str
 
 
