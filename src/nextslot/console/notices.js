@@ -1,7 +1,7 @@
 // One banner below the top for what holds work back: pauses, held resources, drains, full quotas, disabled webhooks, each
 // with the button that ends it. Loaded after the first view, which it need not delay.
 import { plural, t } from "./i18n.js";
-import { get } from "./api.js";
+import { get, shared } from "./api.js";
 import { html, useState } from "./lib.js";
 import { useLoad } from "./live.js";
 import { canWhole, me, useNow } from "./parts.js";
@@ -39,14 +39,13 @@ async function noticesOf(signal) {
   const quiet = (work) => work.catch((error) => (error.name === "AbortError" ? Promise.reject(error) : null));
   const whole = canWhole("read");
   const [status, nodes, webhooks, own] = await Promise.all([
-    whole ? quiet(get("api/status", {}, signal)) : null,
-    whole ? quiet(get("api/nodes", {}, signal)) : null,
-    quiet(get("api/webhooks", { limit: 500 }, signal)),
+    whole ? quiet(shared("api/status")) : null,
+    whole ? quiet(shared("api/nodes")) : null,
+    quiet(shared("api/webhooks?limit=500")),
     whole ? null : quiet(get("api/queue", { office_id: me.office_id, limit: 1, wait_seconds: 0 }, signal)),
   ]);
-  const offices = status?.offices || [];
-  const fullest = whole ? [...offices].sort((one, other) => other.queued - one.queued).slice(0, OFFICES).filter((one) => one.queued).map((one) => one.office_id) : [me.office_id];
-  const quotas = await Promise.all(fullest.map((id) => quiet(get(`api/quotas/${encodeURIComponent(id)}`, {}, signal))));
+  const fullest = whole ? fullestOf(status) : [me.office_id];
+  const quotas = await Promise.all(fullest.map((id) => quiet(quotasOf(id))));
   return [
     ...pausesOf(status, own),
     ...(status?.held || []).map((one) => ({ key: `held ${one.resource}`, ...one, to: link("system"), remedy: release(one.resource) })),
@@ -55,6 +54,10 @@ async function noticesOf(signal) {
     ...(webhooks?.items || []).filter((one) => one.disabled_reason).map((one) => ({ key: one.webhook_id, text: t("webhook_is_disabled", one.url), to: link("webhooks"), remedy: enable(one) })),
   ];
 }
+
+export const fullestOf = (status) =>
+  [...(status?.offices || [])].sort((one, other) => other.queued - one.queued).slice(0, OFFICES).filter((one) => one.queued).map((one) => one.office_id);
+export const quotasOf = (office) => shared(`api/quotas/${encodeURIComponent(office)}`);
 
 function pausesOf(status, own) {
   const paused = status?.paused || { scheduler: own?.paused_by.includes("scheduler"), offices: own?.paused_by.includes("office") ? [me.office_id] : [], job_types: [], resources: [] };
@@ -66,7 +69,7 @@ function pausesOf(status, own) {
 }
 
 // Only an admin's grant changes a quota: the way leads to its numbers.
-function fullOf(office, quotas) {
+export function fullOf(office, quotas) {
   if (!quotas) return [];
   return ["queued_jobs", "stored_bytes"]
     .filter((name) => quotas[name] > 0 && quotas.used[name] >= NEARLY * quotas[name])
