@@ -44,20 +44,22 @@ async function noticesOf(signal) {
     quiet(shared("api/webhooks?limit=500")),
     whole ? null : quiet(get("api/queue", { office_id: me.office_id, limit: 1, wait_seconds: 0 }, signal)),
   ]);
-  const fullest = whole ? fullestOf(status) : [me.office_id];
-  const quotas = await Promise.all(fullest.map((id) => quiet(quotasOf(id))));
   return [
     ...pausesOf(status, own),
     ...(status?.held || []).map((one) => ({ key: `held ${one.resource}`, ...one, to: link("system"), remedy: release(one.resource) })),
     ...(nodes?.items || []).filter((one) => one.status === "draining").map((one) => ({ key: `node ${one.node_id}`, text: t("node_is_drained", one.node_id), to: link("system"), remedy: undrain(one.node_id) })),
-    ...quotas.flatMap((one, index) => fullOf(fullest[index], one)),
+    ...(await fullQuotas(status)),
     ...(webhooks?.items || []).filter((one) => one.disabled_reason).map((one) => ({ key: one.webhook_id, text: t("webhook_is_disabled", one.url), to: link("webhooks"), remedy: enable(one) })),
   ];
 }
 
-export const fullestOf = (status) =>
-  [...(status?.offices || [])].sort((one, other) => other.queued - one.queued).slice(0, OFFICES).filter((one) => one.queued).map((one) => one.office_id);
-export const quotasOf = (office) => shared(`api/quotas/${encodeURIComponent(office)}`);
+// Of the offices with the most in the queue, or of the key's office, the quotas that are nearly used up.
+export async function fullQuotas(status) {
+  const queued = (status?.offices || []).filter((one) => one.queued).sort((one, other) => other.queued - one.queued);
+  const offices = canWhole("read") ? queued.slice(0, OFFICES).map((one) => one.office_id) : [me.office_id];
+  const found = await Promise.all(offices.map((id) => shared(`api/quotas/${encodeURIComponent(id)}`).catch(() => null)));
+  return found.flatMap((one, index) => fullOf(offices[index], one));
+}
 
 function pausesOf(status, own) {
   const paused = status?.paused || { scheduler: own?.paused_by.includes("scheduler"), offices: own?.paused_by.includes("office") ? [me.office_id] : [], job_types: [], resources: [] };
@@ -69,7 +71,7 @@ function pausesOf(status, own) {
 }
 
 // Only an admin's grant changes a quota: the way leads to its numbers.
-export function fullOf(office, quotas) {
+function fullOf(office, quotas) {
   if (!quotas) return [];
   return ["queued_jobs", "stored_bytes"]
     .filter((name) => quotas[name] > 0 && quotas.used[name] >= NEARLY * quotas[name])

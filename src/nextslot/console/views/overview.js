@@ -4,12 +4,13 @@ import { get, pages, shared } from "../api.js";
 import { Chart } from "../charts.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../live.js";
-import { fullestOf, fullOf, quotasOf } from "../notices.js";
 import { canWhole, Empty, hasOffices, JobLink, me, Section, someOffices, Status, Trouble, useNow, When } from "../parts.js";
 import { change, go, link } from "../router.js";
 import { count, duration, span } from "../words.js";
 import { enable, release, Remedy, resume, undrain } from "../remedies.js";
-import { own } from "./offices.js";
+
+// What the first page needs only after it is shown.
+const notices = () => import("../notices.js");
 
 // How far back, and in which steps: seconds.
 const RANGES = [
@@ -64,7 +65,7 @@ const seriesOf = (seconds, step, officeId, signal) =>
 // A key of one office does not see the status of the scheduler, but the numbers of its office.
 async function statusOf(signal) {
   if (canWhole("read")) return shared("api/status");
-  return { offices: hasOffices() ? [await own(me.office_id, signal)] : [] };
+  return { offices: hasOffices() ? [await (await import("./offices.js")).own(me.office_id, signal)] : [] };
 }
 
 // A part that this key may not see says nothing.
@@ -82,12 +83,7 @@ function Problems({ status, cards }) {
     every: 60_000,
     gap: GAP_MS,
   });
-  const fullest = (whole ? fullestOf(status.data) : [me.office_id]).join(" ");
-  const quotas = useLoad(
-    async () => Promise.all(fullest.split(" ").filter(Boolean).map(async (id) => fullOf(id, await quiet(quotasOf(id))))),
-    [fullest],
-    { every: 300_000 },
-  );
+  const quotas = useLoad(async () => (await notices()).fullQuotas(whole ? await quiet(shared("api/status")) : null), [], { every: 300_000 });
   const parts = [status, nodes, webhooks, failures, quotas];
   const again = () => parts.forEach((one) => one.again());
   const found = problemsOf({ status: status.data, cards: cards || [], nodes: nodes.data, quotas: quotas.data, webhooks: webhooks.data, failures: failures.data }, now);
@@ -115,7 +111,7 @@ export function problemsOf({ status, cards, nodes, quotas, webhooks, failures },
   for (const one of status?.paused?.resources || []) found.push([t("resource_is_paused", one), link("system"), resume({ resource: one })]);
   for (const one of (nodes?.items || []).filter((node) => node.status === "draining"))
     found.push([t("node_is_drained", one.node_id), link("system"), undrain(one.node_id)]);
-  for (const one of (quotas || []).flat()) found.push([one.text, one.to]);
+  for (const one of quotas || []) found.push([one.text, one.to]);
   for (const one of oftenFailed(failures))
     found.push([t("failed_times", one.job_type, count(one.count), one.message || t("no_message")), link("failures", { fingerprint: one.fingerprint })]);
   for (const one of (webhooks?.items || []).filter((hook) => hook.disabled_reason))
