@@ -89,7 +89,7 @@ def main() -> None:
 def _measured(browser: Any, url: str, view: str, ids: dict[str, str], rounds: int) -> dict[str, Any]:
     visits = [visit(browser, f"{url}/console/#/{view.format(**ids)}", VIEWS[view]) for _ in range(rounds)]
     middle = Visit(*(statistics.median(column) for column in zip(*visits, strict=True)))
-    row = {
+    row: dict[str, Any] = {
         "view": view, "requests": round(middle.requests), "bytes": round(middle.bytes),
         "content_ms": round(middle.content_ms), "complete_ms": round(middle.complete_ms),
     }  # fmt: skip
@@ -125,7 +125,7 @@ def _fill(folder: Path, ended: int) -> None:
         connection.execute("delete from maintenance")
     with apsw.Connection(str(folder / "nextslot.db")) as connection:
         connection.execute("analyze")
-        (jobs,) = connection.execute("select count(*) from jobs").fetchone()
+        jobs: int = connection.execute("select count(*) from jobs").get
     print(f"{jobs:,} jobs have ended; made in {time.monotonic() - began:.0f} s", flush=True)
 
 
@@ -141,7 +141,7 @@ async def _live(folder: Path) -> None:
             await scheduler.schedules.create(f"import {number}", template.template_id, f"{number} */6 * * *")
         for number in range(ORIGINALS):
             office_id = ("studio", "shop")[number % 2]
-            new = {"title": f"Import orders {number}", "office_id": office_id}
+            new: dict[str, Any] = {"title": f"Import orders {number}", "office_id": office_id}
             await scheduler.submit("ingest", {"number": number}, **new)
             await asyncio.sleep(200)
         members = [NewJob(job_type="ingest", params={"number": n}, key=f"k{n}", office_id="shop") for n in range(60)]
@@ -232,6 +232,7 @@ async def _furnish(scheduler: Scheduler, queued: int) -> dict[str, str]:
     await scheduler.run_direct("talk", {})
     await scheduler.pause(office_id="default")
     began = time.monotonic()
+    made = []
     for start in range(0, queued, BATCH):
         numbers = range(start, min(queued, start + BATCH))
         made = await scheduler.submit_many([_job(number) for number in numbers])

@@ -295,7 +295,9 @@ def in_order(some: Sequence[Job], sort: str) -> list[Job]:
 
     def key(job: Job) -> tuple[Any, ...] | None:
         if field == "duration":
-            return None if None in (job.started_at, job.finished_at) else (job.finished_at - job.started_at, job.job_id)
+            if job.started_at is None or job.finished_at is None:
+                return None
+            return job.finished_at - job.started_at, job.job_id
         if field == "priority":
             return job.priority, job.created_at, job.job_id
         at = getattr(job, field)
