@@ -100,6 +100,20 @@ def test_ls_is_a_table_that_filters(nextslot: Terminal) -> None:
     assert nextslot("ls", "--status", "running").out == ""
 
 
+def test_ls_sorts_and_selects_by_the_end(nextslot: Terminal, served: Served) -> None:
+    waits = held(nextslot, "--title", "sorted", "--priority", "7")
+    first, last = (nextslot("submit", "echo", "--title", "sorted", "--wait", "--json").json for _ in range(2))
+
+    by_end = nextslot("ls", "-q", "sorted", "--sort", "finished_at").rows
+    after_first = nextslot("ls", "-q", "sorted", "--filter", f"finished_after={first['finished_at']}").rows
+    by_priority = nextslot("ls", "-q", "sorted", "--sort=-priority").rows
+
+    assert [row[0] for row in by_end] == [first["job_id"][-8:], last["job_id"][-8:]]
+    assert [row[0] for row in after_first] == [last["job_id"][-8:]]
+    assert by_priority[0][0] == waits[-8:]
+    assert nextslot("ls", "--sort", "size").code == 1
+
+
 def test_ls_for_programs_is_the_page_of_the_api(nextslot: Terminal, served: Served) -> None:
     held(nextslot)
     held(nextslot)

@@ -168,6 +168,22 @@ def test_what_waits_for_an_answer_is_listed_apart(do: Any) -> None:
     assert [one.job_id for one in others] == [plain]
 
 
+def test_jobs_are_listed_by_when_they_ended_within_a_range_and_in_the_order_asked_for(do: Any) -> None:
+    ended = [do("wait", do("submit", "skip", task_id=f"ended {do.number}").job_id).job for _ in range(3)]
+    do("submit", "echo", task_id=f"ended {do.number}", scheduled_for="2999-01-01T00:00:00Z")
+    own: Any = {"task_id": f"ended {do.number}"}
+
+    since_first = do.take(10, "jobs", finished_after=ended[0].finished_at, **own)
+    upwards = do.take(10, "jobs", sort="finished_at", **own)
+    page = do("jobs_page", 1, sort="-finished_at", finished_before=ended[2].finished_at, **own)
+    following = do("jobs_page", 1, page.next_cursor, sort="-finished_at", finished_before=ended[2].finished_at, **own)
+
+    ids = [job.job_id for job in ended]
+    assert [job.job_id for job in since_first] == [ids[2], ids[1]]
+    assert [job.job_id for job in upwards] == ids
+    assert [page.items[0].job_id, following.items[0].job_id] == [ids[1], ids[0]]
+
+
 def test_the_same_idempotency_key_makes_one_job(do: Any) -> None:
     key = f"once {do.number}"
 

@@ -136,6 +136,52 @@ def test_retry_says_first_how_many_there_will_be(console: Console) -> None:
     console.page.keyboard.press("Escape")
 
 
+def test_retry_is_about_the_failures_that_the_row_counts(console: Console, server: ServerThread) -> None:
+    console.open("failures?range=21600").loaded()
+    lost = row(console, "ECONNRESET from")
+    counted = int(lost.locator(".counts strong").inner_text())
+
+    lost.get_by_role("button", name="Retry these…").click()
+
+    # The others of yesterday are in another range.
+    expect(console.dialog()).to_contain_text(f"Retry {counted} failed jobs?")
+    assert 0 < counted < 8
+    console.page.keyboard.press("Escape")
+
+
+def test_failures_of_one_office_are_shown_alone(console: Console, server: ServerThread) -> None:
+    scheduler = server.server.scheduler
+    server.run(scheduler.offices.create("elsewhere", name="Elsewhere"))
+    job = server.run(scheduler.submit("fail", {"message": "only there"}, office_id="elsewhere", retry_policy=NO_RETRY))
+    server.run(scheduler.wait(job.job_id))
+    console.open("failures").loaded()
+    expect(row(console, "KeyError")).to_have_count(1)
+
+    console.page.get_by_label("Office").select_option("Elsewhere")
+
+    expect(console.find(".failures > li")).to_have_count(1)
+    expect(row(console, "only there")).to_be_visible()
+
+
+def test_the_list_of_jobs_is_sorted_by_headings_and_by_the_field(console: Console) -> None:
+    console.open("jobs?status=FAILED").loaded()
+    started = console.find("tbody tr").first.get_attribute("data-job")
+    console.page.get_by_label("Sort by").select_option("First ended first")
+    expect(console.find("tbody tr").first).not_to_have_attribute("data-job", started or "")
+    assert "sort=finished_at" in console.page.url
+
+    console.button("Took").click()
+    expect(console.find("th[aria-sort=descending]")).to_contain_text("Took")
+    longest = console.find("tbody tr").first.get_attribute("data-job")
+    console.find("th[aria-sort=descending] button").click()
+    expect(console.find("th[aria-sort=ascending]")).to_contain_text("Took")
+    expect(console.find("tbody tr").first).not_to_have_attribute("data-job", longest or "")
+    console.page.reload()
+
+    expect(console.page.get_by_label("Sort by")).to_have_value("duration")
+    expect(console.find("th[aria-sort=ascending]")).to_contain_text("Took")
+
+
 def test_the_query_bar_suggests_fields_and_values_and_filters(console: Console) -> None:
     console.open("jobs").loaded()
     bar = console.find("input[type=search]")

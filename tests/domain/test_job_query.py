@@ -14,6 +14,14 @@ from nextslot.system.instant import Instant
 NOW = Instant(1_794_830_400_000_000)
 
 
+def test_bounds_of_the_end_are_times_and_the_narrower_one_holds() -> None:
+    found = parsed("finished_after:2h finished_before:2030-01-01", NOW, JobFilter(finished_before=NOW))
+
+    assert (found.finished_after, found.finished_before) == (NOW.after(-7200), NOW)
+    assert found.usual_sort == "-finished_at"
+    assert parsed("since:2h", NOW).usual_sort == "-created_at"
+
+
 def test_every_part_narrows_the_filter() -> None:
     text = 'status:failed,cancelled type:ingest error:"ECONNRESET at" params.source=orders since:2h office:x role:FE'
 

@@ -156,6 +156,23 @@ async def test_the_wait_of_a_scheduled_job_begins_at_its_time(tmp_path: Path) ->
         assert (point.wait_p50_seconds or 0) < 1
 
 
+async def test_the_total_has_the_quantiles_of_the_whole_range_and_not_those_of_a_step(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        for seconds in (1, 1, 1, 100):
+            job = await scheduler.submit("work", {"seconds": seconds})
+            await scheduler.wait(job.job_id)
+            await asyncio.sleep(HOUR)
+
+        series = await scheduler.stats.series(BEGINNING, step=HOUR)
+
+        last = [point for point in series.points if point.completed][-1]
+        assert last.duration_p50_seconds == pytest.approx(100, rel=0.07)
+        assert series.total.completed == 4
+        assert series.total.duration_p50_seconds == pytest.approx(1, rel=0.07)
+        assert series.total.duration_p95_seconds == pytest.approx(100, rel=0.07)
+        assert (series.total.at, series.total.queue_depth) == (series.points[0].at, 0)
+
+
 async def test_direct_executions_are_a_series_of_their_own_without_a_queue(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         await scheduler.run_direct("work", {"seconds": 4})

@@ -31,6 +31,7 @@ from nextslot.domain.filters import (
     EventFilter,
     GroupFilter,
     JobFilter,
+    JobSort,
     RunFilter,
 )
 from nextslot.errors import Invalid, NotFound
@@ -228,6 +229,7 @@ def several(*values: str) -> st.SearchStrategy[tuple[str, ...]]:
 def wanted(every: Sequence[Job]) -> st.SearchStrategy[dict[str, Any]]:
     ids = [job.job_id for job in every]
     instants = sorted({job.created_at for job in every})
+    ends = sorted({job.finished_at for job in every if job.finished_at is not None})
     return st.fixed_dictionaries(
         {},
         optional={
@@ -243,6 +245,8 @@ def wanted(every: Sequence[Job]) -> st.SearchStrategy[dict[str, Any]]:
             "created_after": st.sampled_from(instants),
             "created_before": st.sampled_from(instants),
             "awaiting_signal": st.booleans(),
+            "finished_after": st.sampled_from(ends),
+            "finished_before": st.sampled_from(ends),
             "q": st.sampled_from(["alpha", "ALPHA", "50%", "_", "%", "!", "'", "ünï", "Ü", "a", "7000", *ids[:3], "-"]),
         },
     )
@@ -262,6 +266,10 @@ def is_wanted(job: Job, said: dict[str, Any]) -> bool:
         is_asking = job.awaiting is not None and (job.unmet, job.is_due, job.is_turn) == (1, True, True)
         if is_asking is not said["awaiting_signal"]:
             return False
+    if "finished_after" in said and not (job.finished_at and job.finished_at > said["finished_after"]):
+        return False
+    if "finished_before" in said and not (job.finished_at and job.finished_at < said["finished_before"]):
+        return False
     if "q" not in said:
         return True
     if len(said["q"]) == 36:
@@ -272,19 +280,24 @@ def is_wanted(job: Job, said: dict[str, Any]) -> bool:
 
 @pytest.mark.sqlite_only("one file for hundreds of questions; the next test asks both databases")
 @settings(max_examples=200, deadline=None)
-@given(data=st.data(), limit=st.integers(1, 60), budget=st.sampled_from([3, 17, 10_000]))
+@given(
+    data=st.data(),
+    limit=st.integers(1, 60),
+    budget=st.sampled_from([3, 17, 10_000]),
+    sort=st.one_of(st.just(JobSort.NEWEST), st.sampled_from(JobSort)),
+)
 def test_a_filter_finds_what_a_plain_look_at_every_job_finds(
-    zoo: tuple[SqliteTx, list[Job]], data: Any, limit: int, budget: int
+    zoo: tuple[SqliteTx, list[Job]], data: Any, limit: int, budget: int, sort: JobSort
 ) -> None:
     tx, every = zoo
     said = data.draw(wanted(every))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keyset_pagination, "BUDGET", budget)
-        found = [job for part in parts(tx, JobFilter(**said), limit) for job in part]
+        found = [job for part in parts(tx, JobFilter(**said), limit, sort) for job in part]
 
-    newest_first = sorted(every, key=lambda job: (job.created_at, job.job_id), reverse=True)
-    assert [job.job_id for job in found] == [job.job_id for job in newest_first if is_wanted(job, said)]
+    matching = [job for job in every if is_wanted(job, said)]
+    assert [job.job_id for job in found] == [job.job_id for job in in_order(matching, sort)]
     assert all(JobFilter(**said).matches(job) == is_wanted(job, said) for job in every)
 
 
@@ -307,6 +320,24 @@ async def test_jobs_that_wait_for_an_answer_are_found_however_many_wait_for_some
     assert by_query.items == page.items
 
 
+def in_order(some: Sequence[Job], sort: str) -> list[Job]:
+    """Returns the list of jobs in an order: the rule again, in plain code."""
+    field = sort.removeprefix("-")
+
+    def key(job: Job) -> tuple[Any, ...] | None:
+        if field == "duration":
+            if job.started_at is None or job.finished_at is None:
+                return None
+            return job.finished_at - job.started_at, job.job_id
+        if field == "priority":
+            return job.priority, job.created_at, job.job_id
+        at = getattr(job, field)
+        return None if at is None else (at, job.job_id)
+
+    listed = [job for job in some if key(job) is not None]
+    return sorted(listed, key=lambda job: key(job) or (), reverse=sort.startswith("-"))
+
+
 async def test_both_databases_find_the_same(tmp_path: Path) -> None:
     chance = random.Random(5)
 
@@ -316,10 +347,13 @@ async def test_both_databases_find_the_same(tmp_path: Path) -> None:
         every = [one.job for one in (await scheduler.lists.jobs(limit=500)).items]
         for _ in range(150):
             said = some_filter(chance, every)
+            sort = chance.choice([None, None, *JobSort])
 
-            found = await walk(scheduler, filter=JobFilter(**said), limit=chance.choice([3, 20, 500]))
+            found = await walk(scheduler, filter=JobFilter(**said), limit=chance.choice([3, 20, 500]), sort=sort)
 
-            assert found == [job.job_id for job in every if is_wanted(job, said)], said
+            matching = [job for job in every if is_wanted(job, said)]
+            usual = "-finished_at" if {"finished_after", "finished_before"} & said.keys() else "-created_at"
+            assert found == [job.job_id for job in in_order(matching, sort or usual)], (said, sort)
 
 
 def some_filter(chance: random.Random, every: Sequence[Job]) -> dict[str, Any]:
@@ -335,15 +369,17 @@ def some_filter(chance: random.Random, every: Sequence[Job]) -> dict[str, Any]:
         said["created_before"] = max(job.created_at, other.created_at)
     if chance.random() < 0.3:
         said["awaiting_signal"] = chance.random() < 0.7
+    if chance.random() < 0.3 and job.finished_at is not None:
+        said[chance.choice(["finished_after", "finished_before"])] = job.finished_at
     if chance.random() < 0.4:
         said["q"] = chance.choice([job.job_id, job.job_id[5:14], "ALPHA", "50%", "_", "Ü", "ü"])
     return said
 
 
-def parts(tx: SqliteTx, filter: JobFilter, limit: int) -> Iterator[list[Job]]:
+def parts(tx: SqliteTx, filter: JobFilter, limit: int, sort: JobSort = JobSort.NEWEST) -> Iterator[list[Job]]:
     after = None
     while True:
-        part = filter_sql.jobs_page(tx, filter, after, limit)
+        part = filter_sql.jobs_page(tx, filter, after, limit, sort)
         assert len(part.items) <= limit
         yield part.items
         after = part.after
@@ -385,6 +421,59 @@ def test_a_deep_page_costs_what_the_first_one_does(tmp_path: Path) -> None:
 
     assert [len(pages) for pages in each] == [120] * 4
     assert all(max(pages) <= pages[0] * 1.1 for pages in each)
+
+
+@pytest.mark.sqlite_only("counts the steps of its virtual machine")
+@pytest.mark.parametrize("sort", [one for one in JobSort if one.field != "created_at"])
+def test_a_page_in_another_order_costs_the_same_in_any_history(tmp_path: Path, sort: JobSort) -> None:
+    tx, steps = history_of(tmp_path, 2_000)
+    small = costs(tx, steps, JobFilter(), 50, sort)
+    tx, steps = history_of(tmp_path, 6_000)
+
+    large = costs(tx, steps, JobFilter(), 50, sort)
+
+    assert (len(small), len(large)) == (40, 120)
+    # The first page has no key to compare with.
+    assert max(large) <= small[1] * 1.1
+
+
+@pytest.mark.sqlite_only("counts the steps of its virtual machine")
+@pytest.mark.parametrize("sort", ["finished_at", "-finished_at"])
+def test_what_ended_within_a_range_costs_what_it_has_and_not_the_history_around_it(tmp_path: Path, sort: str) -> None:
+    tx, steps = history_of(tmp_path, 3_000)
+    first = min(job.finished_at for job in filter_sql.jobs_page(tx, JobFilter(), None, 5_000).items if job.finished_at)
+    middle = JobFilter(
+        status="COMPLETED", finished_after=Instant(first + 1_000), finished_before=Instant(first + 1_101)
+    )
+    small = costs(tx, steps, middle, 50, JobSort(sort))
+    tx, steps = history_of(tmp_path, 9_000)
+
+    large = costs(tx, steps, middle, 50, JobSort(sort))
+    found = [job for part in parts(tx, middle, 500, JobSort(sort)) for job in part]
+
+    assert len(found) == 100
+    assert sum(large) <= sum(small) * 1.1
+
+
+async def test_a_cursor_belongs_to_one_order(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        for job_id in await some_jobs(scheduler, 3):
+            await scheduler.wait(job_id)
+        cursors = {sort: (await scheduler.lists.jobs(limit=1, sort=sort)).next_cursor for sort in JobSort}
+
+        for sort, cursor in cursors.items():
+            for other in JobSort:
+                if other == sort:
+                    assert len((await scheduler.lists.jobs(cursor=cursor, limit=5, sort=other)).items) == 2
+                else:
+                    with pytest.raises(Invalid, match="cursor"):
+                        await scheduler.lists.jobs(cursor=cursor, sort=other)
+
+
+async def test_an_order_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        with pytest.raises(Invalid, match="sort is 'newest'; it must be one of created_at, -created_at, finished_at"):
+            await scheduler.lists.jobs(sort="newest")
 
 
 @pytest.mark.sqlite_only("counts the steps of its virtual machine")
@@ -457,11 +546,11 @@ _COPIES = """
 """
 
 
-def costs(tx: SqliteTx, steps: Steps, filter: JobFilter, limit: int) -> list[int]:
+def costs(tx: SqliteTx, steps: Steps, filter: JobFilter, limit: int, sort: JobSort = JobSort.NEWEST) -> list[int]:
     """Returns the cost of each page of a whole list."""
     each = []
     before = steps.taken
-    for _ in parts(tx, filter, limit):
+    for _ in parts(tx, filter, limit, sort):
         each.append(steps.taken - before)
         before = steps.taken
     return each
@@ -770,16 +859,20 @@ async def some_jobs(scheduler: Scheduler, count: int, params: dict[str, Any] | N
 
 
 async def walk(
-    scheduler: Scheduler, limit: int = 500, meanwhile: Any = None, filter: JobFilter | None = None
+    scheduler: Scheduler,
+    limit: int = 500,
+    meanwhile: Any = None,
+    filter: JobFilter | None = None,
+    sort: str | None = None,
 ) -> list[str]:
     """Reads the ids of a whole list of jobs, and makes changes between its pages."""
     seen: list[str] = []
-    page: Page[Listed] = await scheduler.lists.jobs(filter, limit=limit)
+    page: Page[Listed] = await scheduler.lists.jobs(filter, limit=limit, sort=sort)
     seen += [one.job.job_id for one in page.items]
     while page.next_cursor is not None:
         if meanwhile is not None:
             await meanwhile()
-        page = await scheduler.lists.jobs(filter, page.next_cursor, limit)
+        page = await scheduler.lists.jobs(filter, page.next_cursor, limit, sort)
         seen += [one.job.job_id for one in page.items]
     return seen
 

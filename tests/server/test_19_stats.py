@@ -27,7 +27,8 @@ async def test_a_series_is_points_without_a_gap_with_the_fields_of_the_document(
         [place] = [name for name in document["components"]["schemas"] if name.endswith("SeriesPoint")]
         fields = document["components"]["schemas"][place]["properties"]
         assert (series["step"], series["counted_from"]) == (60, None)
-        assert {tuple(one) for one in series["points"]} == {tuple(fields)}
+        assert {tuple(one) for one in [series["total"], *series["points"]]} == {tuple(fields)}
+        assert (series["total"]["completed"], series["total"]["at"]) == (1, series["points"][0]["at"])
         assert series["points"][0]["at"].endswith(":00.000000Z")
         last = series["points"][-2:]
         assert sum(one["completed"] for one in last) == 1

@@ -329,6 +329,13 @@ async def test_a_note_of_any_characters_comes_as_a_header(tmp_path: Path) -> Non
         ("POST", "/api/jobs", {"job_type": "echo", "priority": "3"}, "priority is text; it must be a whole number"),
         ("GET", "/api/jobs?limit=many", None, "limit is text; it must be a whole number"),
         ("GET", "/api/jobs?created_after=noon", None, "created_after is text; it must be a time such as"),
+        ("GET", "/api/jobs?finished_before=noon", None, "finished_before is text; it must be a time such as"),
+        (
+            "GET",
+            "/api/jobs?sort=newest",
+            None,
+            "sort is 'newest'; it must be 'created_at', '-created_at', 'finished_at'",
+        ),
         ("GET", "/api/events?after=-1", None, "after is -1; it must be at least 0"),
         ("POST", "/api/job-groups", {"jobs": []}, "jobs has 0 items; it must"),
         (

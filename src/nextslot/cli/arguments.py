@@ -141,7 +141,8 @@ def _file(argument: str) -> str:
 
 FILTERS = (
     "status", "job_type", "office_id", "role", "task_id", "template_id", "schedule_id", "group_id",
-    "retry_of", "created_after", "created_before", "awaiting_signal", "q",
+    "retry_of", "fingerprint", "created_after", "created_before", "finished_after", "finished_before",
+    "awaiting_signal", "q",
 )  # fmt: skip
 ALIASES = {"type": "job_type", "office": "office_id", "task": "task_id", "group": "group_id", "text": "q"}
 

@@ -105,15 +105,15 @@ class JobVerbs(Subject[Way]):
         return self._ask(get(f"/api/jobs/{part(id_of(job))}"), JobDetail.read)
 
     @stream_verb
-    def jobs(self, **filter: Unpack[JobFilter]) -> StreamOperation[Job]:
-        """Yields jobs, newest first; fetches pages as needed."""
-        return self._each(Job, "/api/jobs", **filter)
+    def jobs(self, *, sort: str | None = None, **filter: Unpack[JobFilter]) -> StreamOperation[Job]:
+        """Yields jobs, newest first unless `sort` says another order; fetches pages as needed."""
+        return self._each(Job, "/api/jobs", **given(sort=sort), **filter)
 
     @verb
     def jobs_page(
-        self, limit: int = 50, cursor: str | None = None, **filter: Unpack[JobFilter]
+        self, limit: int = 50, cursor: str | None = None, *, sort: str | None = None, **filter: Unpack[JobFilter]
     ) -> Operation[Page[Job]]:
-        return self._page(Job, "/api/jobs", limit, cursor, **filter)
+        return self._page(Job, "/api/jobs", limit, cursor, **given(sort=sort), **filter)
 
     @verb
     def change(self, job: AnyJob, **changes: Unpack[JobChanges]) -> Operation[Job]:

@@ -93,6 +93,8 @@ class JobFilter(TypedDict, total=False):
     created_after: Time
     created_before: Time
     awaiting_signal: bool
+    finished_after: Time
+    finished_before: Time
     q: str
 
 

@@ -310,6 +310,7 @@ class Series(ClientValue):
 
     step: int
     counted_from: datetime | None
+    total: SeriesPoint
     points: tuple[SeriesPoint, ...]
 
 

@@ -36,6 +36,7 @@ export async function send(method, path, { query, body, signal, headers, keepali
   const sent = { ...headers };
   if (key.get()) sent["X-API-Key"] = key.get();
   if (body !== undefined) sent["Content-Type"] = "application/json";
+  if (method !== "GET") answers.clear();
   let answer;
   try {
     answer = await fetch(address(path, query), {
@@ -50,6 +51,7 @@ export async function send(method, path, { query, body, signal, headers, keepali
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { detail: t("the_server_does_not_answer"), code: "unreachable" });
   }
+  if (method !== "GET") answers.clear();
   if (answer.ok) return answer;
   const problem = new Problem(answer.status, await content(answer));
   if (answer.status === 401) onUnauthorized(problem);
@@ -69,6 +71,20 @@ async function content(answer) {
 async function json(method, path, options) {
   const answer = await send(method, path, options);
   return answer.status === 204 ? null : answer.json();
+}
+
+// The answer of a GET that several parts of a page ask for: one request for all of them, until something is changed here
+// or the answer is two seconds old.
+const SHARED_MS = 2000;
+const answers = new Map();
+export function shared(path) {
+  const found = answers.get(path);
+  if (found && performance.now() - found.at < SHARED_MS) return found.answer;
+  const one = { at: Infinity, answer: get(path) };
+  answers.set(path, one);
+  // Counted from its arrival; a refusal is not kept.
+  one.answer.then(() => (one.at = performance.now()), () => answers.get(path) === one && answers.delete(path));
+  return one.answer;
 }
 
 export const get = (path, query, signal) => json("GET", path, { query, signal });

@@ -7,7 +7,8 @@ const HEIGHT = 150;
 const [LEFT, TOP, BOTTOM] = [52, 8, 18];
 const INNER = HEIGHT - TOP - BOTTOM;
 
-// `mark` is {at, to}: the step under the crosshair, and where a drag began; both null if there is none.
+// `mark` is {at, from, name}: the step under the crosshair, and the step and the pillar at which a drag began. `choose` gets
+// the first and the last step of a range, and the name of that pillar's series.
 export function Chart({ title, points, step, series, isStacked = false, isTime = false, format, mark, setMark, choose }) {
   const box = useRef(null);
   const width = useWidth(box);
@@ -25,10 +26,11 @@ export function Chart({ title, points, step, series, isStacked = false, isTime =
   };
   const shown = mark.at === null ? null : points[Math.min(mark.at, points.length - 1)];
   const said = (one) => (shown ? number(value(shown, one), format) : "");
-  const moved = (event) => points.length && setMark({ at: at(event), from: event.buttons ? mark.from : null });
-  const down = (event) => points.length && (event.preventDefault(), event.currentTarget.focus(), setMark({ at: at(event), from: at(event) }));
+  const moved = (event) => points.length && setMark({ ...mark, at: at(event), from: event.buttons ? mark.from : null });
+  const down = (event) =>
+    points.length && (event.preventDefault(), event.currentTarget.focus(), setMark({ at: at(event), from: at(event), name: event.target.dataset?.name }));
   const up = (event) => {
-    if (mark.from !== null && mark.from !== at(event)) choose(Math.min(mark.from, at(event)), Math.max(mark.from, at(event)));
+    if (mark.from !== null && mark.from !== at(event)) choose(Math.min(mark.from, at(event)), Math.max(mark.from, at(event)), mark.name);
     else setMark({ at: mark.at, from: null });
   };
   const pressed = (event) => {
@@ -83,7 +85,7 @@ function stack(point, index, series, x, y, slot) {
     const size = point[one.name];
     if (!size) return null;
     const [from, to] = [below, (below += size)];
-    return html`<rect key=${`${index} ${one.name}`} class="pillar ${one.look}" x=${x(index) + slot * 0.1}
+    return html`<rect key=${`${index} ${one.name}`} class="pillar ${one.look}" data-name=${one.name} x=${x(index) + slot * 0.1}
       width=${Math.max(1, slot * 0.8)} y=${y(to)} height=${Math.max(1, y(from) - y(to))} />`;
   });
 }

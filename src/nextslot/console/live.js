@@ -98,7 +98,8 @@ document.addEventListener("visibilitychange", () => document.visibilityState ===
 
 // Loads now, when `deps` change, and, gently, after events that `concerns` says are about it. What is shown stays
 // until the new is there; a failed load keeps it too.
-export function useLoad(load, deps, { concerns = null, every = 0 } = {}) {
+// `gap`: events cause a load this many milliseconds later, so at most so often.
+export function useLoad(load, deps, { concerns = null, every = 0, gap = 120 } = {}) {
   const [shown, show] = useState({ data: null, error: null, isLoading: true, asOf: 0 });
   const again = useRef(() => {});
   // As of the last drawing: what it is about may have grown since it was first asked for.
@@ -132,7 +133,7 @@ export function useLoad(load, deps, { concerns = null, every = 0 } = {}) {
     again.current = () => (isBusy ? (isWanted = true) : run());
     run();
     const ends = [() => abort.abort(), () => clearTimeout(timer)];
-    if (concerns) ends.push(live.listen((event) => asked.current(event) && wait(120)));
+    if (concerns) ends.push(live.listen((event) => asked.current(event) && wait(gap)));
     // What was missed in between may be more than events tell.
     ends.push(live.watch(({ state, isBack }) => state === "live" && isBack && wait(50)));
     if (every) {

@@ -1,7 +1,7 @@
 // One banner below the top for what holds work back: pauses, held resources, drains, full quotas, disabled webhooks, each
 // with the button that ends it. Loaded after the first view, which it need not delay.
 import { plural, t } from "./i18n.js";
-import { get } from "./api.js";
+import { get, shared } from "./api.js";
 import { html, useState } from "./lib.js";
 import { useLoad } from "./live.js";
 import { canWhole, me, useNow } from "./parts.js";
@@ -39,21 +39,26 @@ async function noticesOf(signal) {
   const quiet = (work) => work.catch((error) => (error.name === "AbortError" ? Promise.reject(error) : null));
   const whole = canWhole("read");
   const [status, nodes, webhooks, own] = await Promise.all([
-    whole ? quiet(get("api/status", {}, signal)) : null,
-    whole ? quiet(get("api/nodes", {}, signal)) : null,
-    quiet(get("api/webhooks", { limit: 500 }, signal)),
+    whole ? quiet(shared("api/status")) : null,
+    whole ? quiet(shared("api/nodes")) : null,
+    quiet(shared("api/webhooks?limit=500")),
     whole ? null : quiet(get("api/queue", { office_id: me.office_id, limit: 1, wait_seconds: 0 }, signal)),
   ]);
-  const offices = status?.offices || [];
-  const fullest = whole ? [...offices].sort((one, other) => other.queued - one.queued).slice(0, OFFICES).filter((one) => one.queued).map((one) => one.office_id) : [me.office_id];
-  const quotas = await Promise.all(fullest.map((id) => quiet(get(`api/quotas/${encodeURIComponent(id)}`, {}, signal))));
   return [
     ...pausesOf(status, own),
     ...(status?.held || []).map((one) => ({ key: `held ${one.resource}`, ...one, to: link("system"), remedy: release(one.resource) })),
     ...(nodes?.items || []).filter((one) => one.status === "draining").map((one) => ({ key: `node ${one.node_id}`, text: t("node_is_drained", one.node_id), to: link("system"), remedy: undrain(one.node_id) })),
-    ...quotas.flatMap((one, index) => fullOf(fullest[index], one)),
+    ...(await fullQuotas(status)),
     ...(webhooks?.items || []).filter((one) => one.disabled_reason).map((one) => ({ key: one.webhook_id, text: t("webhook_is_disabled", one.url), to: link("webhooks"), remedy: enable(one) })),
   ];
+}
+
+// Of the offices with the most in the queue, or of the key's office, the quotas that are nearly used up.
+export async function fullQuotas(status) {
+  const queued = (status?.offices || []).filter((one) => one.queued).sort((one, other) => other.queued - one.queued);
+  const offices = canWhole("read") ? queued.slice(0, OFFICES).map((one) => one.office_id) : [me.office_id];
+  const found = await Promise.all(offices.map((id) => shared(`api/quotas/${encodeURIComponent(id)}`).catch(() => null)));
+  return found.flatMap((one, index) => fullOf(offices[index], one));
 }
 
 function pausesOf(status, own) {

@@ -3,7 +3,7 @@ import { said, t } from "./i18n.js";
 import { html, useEffect, useRef, useState } from "./lib.js";
 import { STATUSES } from "./words.js";
 
-const NAMES = ["status", "type", "office", "error", "params.", "since", "until", "role", "task", "schedule", "template", "group", "fingerprint", "is"];
+const NAMES = ["status", "type", "office", "error", "params.", "since", "until", "finished_after", "finished_before", "role", "task", "schedule", "template", "group", "fingerprint", "is"];
 const AGO = ["1h", "6h", "24h", "7d", "30d"];
 
 // `known` has the values that are known of some fields.
@@ -11,7 +11,7 @@ export function suggested(text, caret, known) {
   const begin = text.slice(0, caret).search(/\S*$/);
   const token = text.slice(begin, caret);
   const [name, typed] = token.split(/:(.*)/s);
-  const values = { status: STATUSES.map((one) => one.toLowerCase()), since: AGO, until: AGO, is: ["awaiting"], ...known }[name];
+  const values = { status: STATUSES.map((one) => one.toLowerCase()), since: AGO, until: AGO, finished_after: AGO, finished_before: AGO, is: ["awaiting"], ...known }[name];
   if (typed === undefined) {
     const found = NAMES.filter((one) => one.startsWith(token.toLowerCase()) && one !== token);
     return found.map((one) => ({ begin, text: one.endsWith(".") ? one : `${one}:`, about: said("query", one.replace(".", "")) }));

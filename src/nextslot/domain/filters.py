@@ -25,6 +25,31 @@ LONGEST_SEARCH = 1_000
 LIVE = frozenset({JobStatus.WAITING, JobStatus.QUEUED, JobStatus.RUNNING})
 NOT_STARTED = LIVE - {JobStatus.RUNNING}
 
+
+class JobSort(StrEnum):
+    """The order of a list of jobs; `-` is descending. Jobs with the same value are in the order of their ids; with the
+    same priority, of their creation. A list by `finished_at` has jobs that have ended; one by `duration`, those of them
+    that had started.
+    """
+
+    CREATED = "created_at"
+    NEWEST = "-created_at"
+    FINISHED = "finished_at"
+    LAST_FINISHED = "-finished_at"
+    DURATION = "duration"
+    LONGEST = "-duration"
+    PRIORITY = "priority"
+    HIGHEST = "-priority"
+
+    @property
+    def field(self) -> str:
+        return self.removeprefix("-")
+
+    @property
+    def is_descending(self) -> bool:
+        return self.startswith("-")
+
+
 _WHOLE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 # A caller may give one text or several; a filter always holds a tuple.
@@ -35,8 +60,9 @@ Texts = str | Sequence[str]
 class JobFilter:
     """Jobs that have, for every given field, one of its values. An empty filter finds all jobs.
 
-    `created_after` and `created_before` exclude the instant itself. `q` is a query in one line (`job_query.py`), which
-    the services read; what is left of it here is a part of an id, or of the title. A whole id finds only that job.
+    Bounds of time exclude the instant itself; a job that has not ended is not within a bound of its end. `q` is a query
+    in one line (`job_query.py`), which the services read; what is left of it here is a part of an id, or of the title.
+    A whole id finds only that job.
     `awaiting_signal`: only jobs that wait for nothing but an answer, or only others.
     """
 
@@ -53,6 +79,8 @@ class JobFilter:
     created_after: Instant | None = None
     created_before: Instant | None = None
     awaiting_signal: bool | None = None
+    finished_after: Instant | None = None
+    finished_before: Instant | None = None
     q: str | None = None
 
     LABELS = (
@@ -66,9 +94,10 @@ class JobFilter:
         "job_type",
         "office_id",
     )
+    TIMES = ("created_after", "created_before", "finished_after", "finished_before")
 
     def __post_init__(self) -> None:
-        _complete(self, {"status": JobStatus}, self.LABELS, ("created_after", "created_before"))
+        _complete(self, {"status": JobStatus}, self.LABELS, self.TIMES)
         if self.q is not None and (problem := text_problem(self.q, LONGEST_SEARCH)) is not None:
             raise Invalid(problem, "q")
         if self.awaiting_signal is not None and not isinstance(self.awaiting_signal, bool):
@@ -83,6 +112,12 @@ class JobFilter:
         return frozenset(JobStatus(status) for status in self.status or JobStatus)
 
     @property
+    def usual_sort(self) -> JobSort:
+        """Returns the order of a list if the caller asks for none: that of the times that the filter bounds."""
+        is_of_ends = self.finished_after is not None or self.finished_before is not None
+        return JobSort.LAST_FINISHED if is_of_ends else JobSort.NEWEST
+
+    @property
     def whole_id(self) -> str | None:
         """Returns `q` if it is a whole id."""
         text = None if self.q is None else folded(self.q)
@@ -92,8 +127,8 @@ class JobFilter:
         return (
             job.status in self.statuses
             and all(getattr(job, name) in (getattr(self, name) or (getattr(job, name),)) for name in self.LABELS)
-            and (self.created_after is None or job.created_at > self.created_after)
-            and (self.created_before is None or job.created_at < self.created_before)
+            and _is_between(job.created_at, self.created_after, self.created_before)
+            and _is_between(job.finished_at, self.finished_after, self.finished_before)
             and self.awaiting_signal in (None, job.is_asking)
             and (self.q is None or self._is_found(job))
         )
@@ -164,6 +199,12 @@ def to_cancel(include_running: bool) -> frozenset[JobStatus]:
 def folded(text: str) -> str:
     """Lowers the letters A to Z, and only these, as both databases do."""
     return text.encode().lower().decode()
+
+
+def _is_between(at: Instant | None, after: Instant | None, before: Instant | None) -> bool:
+    if at is None:
+        return after is None and before is None
+    return (after is None or at > after) and (before is None or at < before)
 
 
 def _complete(filter: Any, kinds: Mapping[str, type[StrEnum]], labels: Iterable[str], instants: Iterable[str]) -> None:

@@ -34,6 +34,7 @@ FIELDS: Mapping[str, str] = {
 TIMES: Mapping[str, str] = {
     "since": "created_after", "until": "created_before",
     "created_after": "created_after", "created_before": "created_before",
+    "finished_after": "finished_after", "finished_before": "finished_before",
 }  # fmt: skip
 NAMES = (*FIELDS, *TIMES, "error", "is")
 
@@ -247,7 +248,7 @@ def _later(name: str, one: Instant | None, other: Instant) -> Instant:
     """Returns the narrower of two bounds."""
     if one is None:
         return other
-    return max(one, other) if name == "created_after" else min(one, other)
+    return max(one, other) if name.endswith("_after") else min(one, other)
 
 
 def _both(one: Sequence[str] | None, other: Sequence[str]) -> tuple[str, ...]:

@@ -108,6 +108,7 @@ class Series(Value):
 
     step: int
     counted_from: Annotated[Instant | None, Says("Ends before this time are not counted; null: all are")]
+    total: Annotated[SeriesPoint, Says("The whole range as one step")]
     points: tuple[SeriesPoint, ...]
 
 

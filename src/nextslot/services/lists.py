@@ -26,7 +26,7 @@ from nextslot.domain import (
     Run,
     SchedulerStatus,
 )
-from nextslot.domain.filters import DirectFilter, EventFilter, GroupFilter, JobFilter, RunFilter
+from nextslot.domain.filters import DirectFilter, EventFilter, GroupFilter, JobFilter, JobSort, RunFilter
 from nextslot.domain.job_query import resolved
 from nextslot.domain.limits import ONLY_RATED
 from nextslot.errors import Invalid, NotFound
@@ -34,7 +34,7 @@ from nextslot.store.contract import Tx
 from nextslot.store.tables import checkpoints, direct, events, filter_sql, jobs, lanes, offices, outages, runs
 from nextslot.store.tables.filter_sql import Part
 from nextslot.store.tables.jobs import Link, Place
-from nextslot.store.tables.keyset_pagination import Key
+from nextslot.store.tables.keyset_pagination import Found, Key
 from nextslot.system.instant import Instant
 
 from . import cursors
@@ -46,6 +46,7 @@ T = TypeVar("T")
 F = TypeVar("F")
 
 BY_TIME = (int, str)
+BY_PRIORITY = (int, int, str)
 EVERY_OFFICE = 1_000_000
 
 
@@ -56,36 +57,51 @@ class ListService:
     # Jobs.
 
     async def jobs(
-        self, filter: JobFilter | None = None, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+        self,
+        filter: JobFilter | None = None,
+        cursor: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        sort: str | None = None,
     ) -> Page[Listed]:
-        """Lists jobs, the newest first."""
-        wanted = resolved(filter or JobFilter(), self._access.clock.now())
-        after = cursors.decode("jobs", cursor, BY_TIME)
-        cursors.checked_limit(limit)
+        """Lists jobs, by default the newest first, and with a bound of their end those that ended last first.
+
+        `sort` is one of `JobSort`. If the field of the order changes between two calls, as a priority may, that job may
+        be on both pages or on neither.
+        """
+        read, kind = self._list_of_jobs(filter or JobFilter(), cursor, limit, sort)
 
         def page(tx: Tx) -> Page[Listed]:
-            part = filter_sql.jobs_page(tx, wanted, after, limit)
-            return Page(listed(tx, part.items), cursors.encode("jobs", part.after))
+            found = read(tx)
+            return Page(listed(tx, jobs.of_rows(found.rows)), cursors.encode(kind, found.after))
 
         return await self._access.read(page)
 
     async def jobs_shown(
-        self, filter: JobFilter, cursor: str | None = None, limit: int = DEFAULT_LIMIT
+        self, filter: JobFilter, cursor: str | None = None, limit: int = DEFAULT_LIMIT, sort: str | None = None
     ) -> Page[dict[str, Any]]:
         """Lists jobs in the JSON form of the API, made from their rows: for `orjson`, which knows their JSON texts."""
-        wanted = resolved(filter, self._access.clock.now())
-        after = cursors.decode("jobs", cursor, BY_TIME)
-        cursors.checked_limit(limit)
+        read, kind = self._list_of_jobs(filter, cursor, limit, sort)
 
         def page(tx: Tx) -> Page[dict[str, Any]]:
-            found = filter_sql.job_rows(tx, wanted, after, limit)
+            found = read(tx)
             places = attempts(tx, map(jobs.link_of, found.rows))
             items = tuple(jobs.shown(row) for row in found.rows)
             for one in items:
                 one["attempt"] = places[one["job_id"]]
-            return Page(items, cursors.encode("jobs", found.after))
+            return Page(items, cursors.encode(kind, found.after))
 
         return await self._access.read(page)
+
+    def _list_of_jobs(
+        self, filter: JobFilter, cursor: str | None, limit: int, sort: str | None
+    ) -> tuple[Callable[[Tx], Found], str]:
+        """Returns the read of a page of jobs, and the kind of its cursors: they belong to one order."""
+        wanted = resolved(filter, self._access.clock.now())
+        order = sort_of(sort, wanted)
+        kind = "jobs" if order is JobSort.NEWEST else f"jobs by {order}"
+        after = cursors.decode(kind, cursor, BY_PRIORITY if order.field == "priority" else BY_TIME)
+        cursors.checked_limit(limit)
+        return lambda tx: filter_sql.job_rows(tx, wanted, after, limit, order), kind
 
     async def job(self, job_id: str) -> JobDetail:
         """Returns a job with its run and its chain."""
@@ -181,6 +197,15 @@ class ListService:
         cursors.checked_limit(limit)
         part = await self._access.read(lambda tx: read(tx, wanted, after, limit))
         return Page(tuple(part.items), cursors.encode(kind, part.after))
+
+
+def sort_of(sort: str | None, filter: JobFilter) -> JobSort:
+    """Returns the order of a list of jobs, or refuses a text that is none."""
+    if sort is None:
+        return filter.usual_sort
+    if sort not in list(JobSort):
+        raise Invalid(f"is {sort!r}; it must be one of {', '.join(JobSort)}", "sort")
+    return JobSort(sort)
 
 
 def attempts(tx: Tx, some: Iterable[Job | Link]) -> dict[str, int]:

@@ -120,7 +120,15 @@ def _series(
         )
         for at in range(begin, until, width)
     ]
-    return Series(step=step, counted_from=Instant(counted_from) if counted_from > begin else None, points=tuple(points))
+    every = Totals()
+    for totals in times.values():
+        every.add(totals)
+    return Series(
+        step=step,
+        counted_from=Instant(counted_from) if counted_from > begin else None,
+        total=_point(begin, sum(counts.values(), Counter()), every, points[-1].queue_depth),
+        points=tuple(points),
+    )
 
 
 def _rollups(tx: Tx, begin: int, until: int, step: int, office_id: str) -> list[tuple[int, RollupKey, Totals]]:

@@ -224,14 +224,18 @@ def ls(
     ] = None,
     awaiting: Annotated[bool, typer.Option("--awaiting", help="Only those that wait for an answer.")] = False,
     filter: Filter = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="created_at, finished_at, duration or priority; -FIELD is descending."),
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first unless --sort says another order."""
     given = {"status": status, "job_type": job_type, "office_id": office, "group_id": group, "q": query}
     given["awaiting_signal"] = "true" if awaiting else None
     wanted = arguments.job_filter([*(f"{name}={value}" for name, value in given.items() if value), *(filter or ())])
-    page = session.client.jobs_page(limit, cursor, **wanted)
+    page = session.client.jobs_page(limit, cursor, sort=sort, **wanted)
     session.list(page.json, HEADINGS, [row(job) for job in page.items], "no jobs")
 
 

@@ -3,7 +3,7 @@ import { said, t } from "../i18n.js";
 import { get, patch, post } from "../api.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { useLoad } from "../live.js";
-import { ask, attempt, can, Empty, Id, me, More, Section, toast, Trouble, When } from "../parts.js";
+import { ask, attempt, can, Empty, Id, me, More, Section, someOffices, toast, Trouble, When } from "../parts.js";
 import { change, link, useKept } from "../router.js";
 import { clock, count, day, plural, span } from "../words.js";
 
@@ -14,12 +14,21 @@ const PAGE = 25;
 
 export default function Failures({ place }) {
   const seconds = RANGES.find((one) => one === Number(place.query.range)) || DAY;
-  const { muted = "", job_type: type = "", fingerprint = "", sort = "" } = place.query;
+  const { muted = "", job_type: type = "", office_id: office = "", fingerprint = "", sort = "" } = place.query;
   const set = (query) => change("failures", { ...place.query, ...query });
-  const list = useFailures({ seconds, muted, type, fingerprint });
+  const list = useFailures({ seconds, muted, type, office, fingerprint });
+  const offices = useLoad((signal) => (me.office_id === null ? someOffices(200, signal) : { items: [] }), []);
+  const known = offices.data?.items || [];
   const rows = sort === "count" ? [...list.items].sort((one, other) => other.count - one.count) : list.items;
   return html`<div>
     <div class="head"><h1 class="grow">${t("failures")}</h1>
+      ${
+        known.length > 1 &&
+        html`<label class="unseen" for="office">${t("office")}</label>
+        <select id="office" class="narrowed" onChange=${(event) => set({ office_id: event.target.value })}>
+          <option value="">${t("all_offices")}</option>
+          ${known.map((one) => html`<option key=${one.office_id} value=${one.office_id} selected=${one.office_id === office}>${one.name || one.office_id}</option>`)}</select>`
+      }
       <div class="actions" role="group" aria-label=${t("range")}>${RANGES.map(
         (value) => html`<button key=${value} aria-pressed=${String(value === seconds)}
         onClick=${() => set({ range: value === DAY ? "" : value })}>${value > DAY ? t("unit_d", value / DAY) : span(value)}</button>`,
@@ -46,14 +55,15 @@ export default function Failures({ place }) {
 const NO_MORE = { items: [], cursor: undefined };
 
 // The first page follows the events; pages behind it are read when they are asked for.
-function useFailures({ seconds, muted, type, fingerprint }) {
-  const query = { job_type: type, fingerprint, muted: muted || fingerprint ? undefined : "false", limit: PAGE };
-  const deps = [seconds, muted, type, fingerprint];
+function useFailures({ seconds, muted, type, office, fingerprint }) {
+  const query = { job_type: type, office_id: office, fingerprint, muted: muted || fingerprint ? undefined : "false", limit: PAGE };
+  const deps = [seconds, muted, type, office, fingerprint];
   const ask = (cursor, signal) =>
     get("api/failures", { ...query, cursor, since: new Date(Date.now() - seconds * 1000).toISOString() }, signal);
   const first = useLoad((signal) => ask(null, signal), deps, {
     concerns: (event) => /^job_(failed|timeout)/.test(event.type),
     every: 60_000,
+    gap: 2000,
   });
   const [rest, setRest] = useKept("failures", NO_MORE);
   const [isLoading, setLoading] = useState(false);
@@ -120,7 +130,7 @@ function Failure({ failure, page, again }) {
     ${
       can("operate") &&
       html`<div class="actions">
-      <button onClick=${() => retry(failure, again)}>${t("retry_these")}</button>
+      <button onClick=${() => retry(failure, page.since, again)}>${t("retry_these")}</button>
       <button onClick=${() => set({ muted: !muted }, muted ? t("shown_again") : t("is_muted_now"))}>${muted ? t("unmute") : t("mute")}</button>
       <button onClick=${() => writeNote(failure, again)}>${note ? t("change_note") : t("add_note")}</button></div>`
     }</li>`;
@@ -140,9 +150,10 @@ export function Sparkline({ values, since, seconds, label }) {
     })}</svg>`;
 }
 
-// Says how many before it does anything: only the last attempts that failed can be retried.
-async function retry(failure, again) {
-  const body = { fingerprint: failure.fingerprint };
+// Says how many before it does anything: of those that the row counts, only last attempts can be retried. A bound excludes
+// its instant, and the range begins with it.
+async function retry(failure, since, again) {
+  const body = { fingerprint: failure.fingerprint, finished_after: new Date(new Date(since) - 1).toISOString() };
   const tried = await attempt(() => post("api/jobs/retry", { ...body, dry_run: true }));
   if (!tried) return;
   if (!tried.retried) return void toast(t("none_of_these_can_be_retried"));

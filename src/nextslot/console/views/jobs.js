@@ -42,9 +42,38 @@ const FILTERS = [
   "fingerprint",
   "created_after",
   "created_before",
+  "finished_after",
+  "finished_before",
+  "sort",
   "q",
 ];
-const TYPED = ["q", "status", "job_type", "office_id", "created_after", "created_before"];
+const TYPED = ["q", "status", "job_type", "office_id", "created_after", "created_before", "sort"];
+const TIMES = ["created_after", "created_before", "finished_after", "finished_before"];
+// The words of filters that are shown as chips.
+const CHIPS = {
+  role: t("role"),
+  task_id: t("task_name"),
+  template_id: t("template"),
+  schedule_id: t("schedule"),
+  group_id: t("group"),
+  retry_of: t("retry_of"),
+  fingerprint: t("one_failure"),
+  finished_after: t("finished_after"),
+  finished_before: t("finished_before"),
+};
+const SORTS = {
+  "-created_at": t("sort_newest"),
+  created_at: t("sort_oldest"),
+  "-finished_at": t("sort_last_ended"),
+  finished_at: t("sort_first_ended"),
+  "-duration": t("sort_longest"),
+  duration: t("sort_shortest"),
+  "-priority": t("sort_highest"),
+  priority: t("sort_lowest"),
+};
+// The order that the server takes if none is chosen.
+const sortOf = (filter) =>
+  filter.sort || (filter.finished_after || filter.finished_before || /\bfinished_(after|before):/.test(filter.q || "") ? "-finished_at" : "-created_at");
 
 export default function Jobs({ place }) {
   const filter = filterOf(place.query);
@@ -61,7 +90,7 @@ export default function Jobs({ place }) {
     <section class="section" aria-label=${t("filters")}>
       <${Filters} filter=${filter} set=${set} types=${types.data?.items || []} offices=${offices.data?.items || []} />
     </section>
-    <${Section} title=${titled(list)}
+    <${Section} title=${titled(list, sortOf(filter))}
       tools=${html`<${Columns} columns=${columns} set=${setColumns} /><${Export} filter=${filter} />`}
       actions=${html`<${Bulk} filter=${filter}
         chosen=${[...chosen].filter((id) => list.items.some((job) => job.job_id === id))} jobs=${list.items}
@@ -72,15 +101,16 @@ export default function Jobs({ place }) {
         html`<p class="more"><button onClick=${list.again}>${t("show", plural(list.fresh, "new job"))}
         </button></p>`
       }
-      <${Table} jobs=${list.items} chosen=${chosen} choose=${setChosen} columns=${columns} />
+      <${Table} jobs=${list.items} chosen=${chosen} choose=${setChosen} columns=${columns} sort=${sortOf(filter)}
+        setSort=${(sort) => set({ sort })} />
       ${!list.items.length && html`<${Empty}>${list.isLoading ? t("searching_more") : t("no_jobs_match")}<//>`}
       <${More} cursor=${list.cursor} load=${list.more} isLoading=${list.isLoading} />
     <//>`;
 }
 
-function titled({ items, cursor, isSearching }) {
+function titled({ items, cursor, isSearching }, sort) {
   if (isSearching) return t("searching_further_back_so_far", plural(items.length, "job"));
-  return cursor ? t("the_newest_2", count(items.length)) : plural(items.length, "job");
+  return cursor ? t(sort === "-created_at" ? "the_newest_2" : "the_first_of_them", count(items.length)) : plural(items.length, "job");
 }
 
 const filterOf = (query) =>
@@ -173,21 +203,17 @@ function follow(filter, latest, set, setFresh) {
   return () => (clearTimeout(timer), (timer = 0), forget());
 }
 
-// How many jobs match and are not shown, among as many of the newest as are shown.
+// How many jobs match and are not shown, among as many of the first ones as are shown.
 async function newcomers(filter, latest) {
   const limit = Math.min(500, Math.max(PAGE, latest.current.items.length));
   const page = await get("api/jobs", { ...query(filter), limit });
   const { items, cursor } = latest.current;
   const shown = new Set(items.map((job) => job.job_id));
-  const oldest = cursor && items.length ? items.at(-1).created_at : "";
-  return page.items.filter((job) => !shown.has(job.job_id) && job.created_at >= oldest).length;
+  const first = cursor && items.length ? page.items.slice(0, items.length) : page.items;
+  return first.filter((job) => !shown.has(job.job_id)).length;
 }
 
-const query = (filter) => ({
-  ...filter,
-  created_after: zoned(filter.created_after),
-  created_before: zoned(filter.created_before),
-});
+const query = (filter) => ({ ...filter, ...Object.fromEntries(TIMES.map((name) => [name, zoned(filter[name])])) });
 const zoned = (local) => (local && !Number.isNaN(Date.parse(local)) ? new Date(local).toISOString() : undefined);
 
 function Filters({ filter, set, types, offices }) {
@@ -210,6 +236,8 @@ function Filters({ filter, set, types, offices }) {
         onChange=${(event) => set({ created_after: event.target.value })} />
       <${Field} name="created_before" label=${t("created_before")} kind="datetime-local" value=${filter.created_before || ""}
         onChange=${(event) => set({ created_before: event.target.value })} />
+      <${Field} name="sort" label=${t("sort_by")} value=${sortOf(filter)} options=${Object.entries(SORTS)}
+        onChange=${(event) => set({ sort: event.target.value })} />
     </form>
     <div class="chips" role="group" aria-label=${t("statuses")}>
       ${STATUSES.map(
@@ -219,7 +247,7 @@ function Filters({ filter, set, types, offices }) {
         <${Status} status=${status} /></button>`,
       )}
       ${rest.map(([name, value]) => html`<button key=${name} onClick=${() => set({ [name]: "" })}
-        title=${t("remove_this_filter")}>${name}: ${value} ✕</button>`)}
+        title=${t("remove_this_filter")}>${CHIPS[name]}: ${name.startsWith("finished_") ? value.replace("T", " ") : value} ✕</button>`)}
       ${Object.keys(filter).length > 0 && html`<button class="quiet"
         onClick=${() => change("jobs", {})}>${t("clear")}</button>`}
     </div>`;
@@ -279,7 +307,20 @@ function Export({ filter }) {
     <small class="dim">${t("at_most_newest", count(MOST))}</small></div></details>`;
 }
 
-export function Table({ jobs, chosen, choose, columns = USUAL }) {
+// The fields by which the server can sort, by column.
+const SORTED = { created: "created_at", finished_at: "finished_at", took: "duration", priority: "priority" };
+
+// A heading by which the list can be sorted: first descending, then ascending.
+function Heading({ name, title, look = "", sort, setSort }) {
+  const field = setSort && SORTED[name];
+  if (!field) return html`<th class=${look}>${title}</th>`;
+  const order = sort === field ? "ascending" : sort === `-${field}` ? "descending" : "none";
+  return html`<th class=${look} aria-sort=${order}><button class="quiet sorts" onClick=${() => setSort(order === "descending" ? field : `-${field}`)}>${title}${
+    { ascending: " ↑", descending: " ↓", none: "" }[order]
+  }</button></th>`;
+}
+
+export function Table({ jobs, chosen, choose, columns = USUAL, sort = "", setSort = null }) {
   if (!jobs.length) return null;
   const mayChoose = choose && can("operate");
   const flip = (id) =>
@@ -297,8 +338,8 @@ export function Table({ jobs, chosen, choose, columns = USUAL }) {
         onChange=${() => choose(all ? new Set() : new Set(jobs.map((job) => job.job_id)))} />
       </th>`
     }
-      <th>${t("status")}</th><th>${t("job")}</th><th>${t("created")}</th>
-      ${columns.map((name) => html`<th key=${name} class="wide ${COLUMNS[name][1]}">${COLUMNS[name][0]}</th>`)}</tr></thead>
+      <th>${t("status")}</th><th>${t("job")}</th><${Heading} name="created" title=${t("created")} sort=${sort} setSort=${setSort} />
+      ${columns.map((name) => html`<${Heading} key=${name} name=${name} title=${COLUMNS[name][0]} look=${`wide ${COLUMNS[name][1]}`} sort=${sort} setSort=${setSort} />`)}</tr></thead>
     <tbody>${jobs.map(
       (job) => html`<tr key=${job.job_id} data-job=${job.job_id}>
       ${
@@ -402,7 +443,8 @@ async function counted(filter, statuses) {
   };
 }
 
-const given = (filter) => Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
+// What a change of all that match is sent: an order is none of it.
+const given = ({ sort, ...filter }) => Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
 
 async function cancelAll(filter) {
   const queued = await counted(filter, ["WAITING", "QUEUED"]);

@@ -73,10 +73,10 @@ function Type({ name, place }) {
 function History({ series }) {
   const [mark, setMark] = useState({ at: null, from: null });
   const points = series?.points || [];
-  const sum = (name) => points.reduce((total, point) => total + point[name], 0);
-  const [completed, failed] = [sum("completed"), sum("failed")];
-  const last = (name) => points.map((point) => point[name]).filter((value) => value !== null).at(-1) ?? null;
-  const time = (name) => (last(name) === null ? null : duration(last(name)));
+  // Of the whole range, not of its last step.
+  const total = series?.total || { completed: 0, failed: 0 };
+  const { completed, failed } = total;
+  const time = (name) => (total[name] === null || total[name] === undefined ? null : duration(total[name]));
   const shared = { points, step: series?.step || 900, mark, setMark, choose: () => setMark({ at: null, from: null }) };
   const outcome = (status, look) => ({ name: status.toLowerCase(), label: said("status", status), look });
   const quantiles = (name) => [

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from nextslot.domain import MAX_PRIORITY, Confidence, Job, JobStatus, NewJob, Scope, json_form
 from nextslot.domain.bounds import Text
-from nextslot.domain.filters import JobFilter
+from nextslot.domain.filters import JobFilter, JobSort
 from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.errors import MOST_PROBLEMS
 from nextslot.scheduler import Services
@@ -70,6 +70,11 @@ class JobQuery(PageQuery):
     )
     awaiting_signal: bool | None = Field(
         None, description="Only jobs that wait for nothing but an answer, or only others"
+    )
+    sort: JobSort | None = Field(
+        None,
+        description="`-` is descending; default: `-created_at`, and with a bound of their end `-finished_at`. "
+        "By `finished_at`, jobs that have ended; by `duration`, those that have started and ended",
     )
 
 
@@ -174,10 +179,10 @@ async def create_jobs(body: BatchBody, request: Request) -> Response:
 @jobs.get("/api/jobs", response_model=Page[schemas.Job])
 @needs(Scope.READ)
 async def list_jobs(query: Annotated[JobQuery, Query()], request: Request) -> Response:
-    """Lists jobs, the newest first."""
+    """Lists jobs, by default the newest first."""
     scheduler, caller = _of(request)
     wanted = filter_of(JobFilter, query.model_dump(), caller)
-    found = await scheduler.lists.jobs_shown(wanted, query.cursor, query.limit)
+    found = await scheduler.lists.jobs_shown(wanted, query.cursor, query.limit, query.sort)
     return answer({"items": found.items, "next_cursor": found.next_cursor})
 
 

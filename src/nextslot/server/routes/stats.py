@@ -36,6 +36,7 @@ class SeriesPoint(schemas.ResponseModel):
 class Series(schemas.ResponseModel):
     step: int = Field(description="Seconds")
     counted_from: schemas.Time | None = Field(description="Ends before this time are not counted; null: all are")
+    total: SeriesPoint = Field(description="The whole range as one step")
     points: list[SeriesPoint] = Field(description="Without a gap, the oldest first; at most 1,000")
 
 

@@ -1,6 +1,7 @@
 """The SQL of each filter, and the pages of each list, for `services/lists.py` and bulk actions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
@@ -17,10 +18,12 @@ from nextslot.domain import (
     RunStatus,
 )
 from nextslot.domain.filters import (
+    LIVE,
     DirectFilter,
     EventFilter,
     GroupFilter,
     JobFilter,
+    JobSort,
     RunFilter,
     folded,
 )
@@ -54,6 +57,18 @@ T = TypeVar("T")
 # clock of the machine that made them: after a clock was set, the list would be out of order by `created_at`. `job_id >=
 # ''` makes the database use the index of the whole list, see `Listing.everything`.
 JOBS = Listing("jobs", ", ".join(rows.JOBS.columns), ("created_at", "job_id"), everything="job_id >= ''")
+# The keys of the orders by other fields, and which jobs are in them.
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "created_at": JOBS.key,
+    "finished_at": ("finished_at", "job_id"),
+    "duration": ("duration", "job_id"),
+    "priority": ("priority", "created_at", "job_id"),
+}
+_ARE_IN: Mapping[str, str] = {
+    "finished_at": " and finished_at is not null",
+    "duration": " and duration is not null",
+    "priority": "",
+}
 RUNS = Listing("runs", ", ".join(rows.RUNS.columns), ("started_at", "run_id"))
 GROUPS = Listing("job_groups", ", ".join(rows.GROUPS.columns), ("created_at", "group_id"))
 DIRECT = Listing("direct_executions", ", ".join(rows.DIRECT.columns), ("arrival",))
@@ -78,6 +93,8 @@ STATUSES = {
 }
 # The same rule as `Job.is_asking`.
 _ASKING = "stage = 'QUEUED' and is_awaiting = 1 and unmet = 1 and is_due = 1 and is_turn = 1"
+# The first column of the indexes of the other orders, so that an index has the jobs of each outcome in order.
+_ENDED_AS = "case when finished_at is null then 'LIVE' when stage = 'CANCELLED' then 'CANCELLED' else outcome end"
 _NOTHING = Term(("1 = 0",))
 _LED = ("job_type", "office_id")
 # Jobs that some words lead to at most, and how many jobs a search looks at one by one: in parts, and so many
@@ -87,7 +104,10 @@ AT_ONCE = 200
 LOOKED_AT = 2_000
 MOST_CHARACTERS = 8_000_000
 _AMONG = "job_id in (select key from json_each( :among ))"
-_TO_SIEVE = itemgetter(*map(rows.JOBS.columns.index, ("title", "error_line", "params", "created_at", "job_id")))
+_TO_SIEVE = itemgetter(*map(rows.JOBS.columns.index, ("title", "error_line", "params")))
+_KEY_FIELDS = itemgetter(
+    *map(rows.JOBS.columns.index, ("created_at", "job_id", "started_at", "finished_at", "priority"))
+)
 # Ids are hexadecimal, so this sorts after all of them.
 _ABOVE_ALL_IDS = "g"
 
@@ -129,37 +149,80 @@ def _search_terms(filter: JobFilter) -> Iterator[Term]:
         yield Term((found,), {"q": f"%{literal}%"}, is_indexed=False)
 
 
-def jobs_page(tx: Tx, filter: JobFilter, after: Key | None, limit: int) -> Part[Job]:
-    """Returns a page of jobs, the newest first."""
-    found = job_rows(tx, filter, after, limit)
+def jobs_page(tx: Tx, filter: JobFilter, after: Key | None, limit: int, sort: JobSort = JobSort.NEWEST) -> Part[Job]:
+    """Returns a page of jobs, by default the newest first."""
+    found = job_rows(tx, filter, after, limit, sort)
     return Part(jobs.of_rows(found.rows), found.after)
 
 
-def job_rows(tx: Tx, filter: JobFilter, after: Key | None, limit: int) -> Found:
-    """Returns a page of jobs as rows, the newest first."""
-    start, until = _between(after, filter.created_after, filter.created_before)
-    terms = job_terms(filter)
+def job_rows(tx: Tx, filter: JobFilter, after: Key | None, limit: int, sort: JobSort = JobSort.NEWEST) -> Found:
+    """Returns a page of jobs as rows, by default the newest first."""
+    listing = replace(JOBS, key=_KEYS[sort.field], is_newest_first=sort.is_descending)
+    start, until = _bounds(filter, after, sort)
+    terms = [*_time_terms(filter, sort.field), *_sorted_terms(filter, sort.field)]
     if not isinstance(filter, JobSearch):
-        return find(tx, JOBS, terms, start, limit, until)
+        return find(tx, listing, terms, start, limit, until)
     if filter.words or filter.error_words:
-        # Rare words lead to their jobs. Common ones are soon met among the newest jobs, which are looked at one by one.
+        # Rare words lead to their jobs. Common ones are soon met among the first jobs, which are looked at one by one.
         rare = search.find(tx, filter.words, filter.error_words, MOST_BY_WORDS)
         if rare is not None:
             terms.append(Term((_AMONG,), {"among": column_codec.key_set(rare)}))
-    return _sieved(tx, filter, terms, start, limit, until)
+    page = partial(find, tx, listing, terms, limit=AT_ONCE, until=until)
+    return _sieved(filter, lambda after: page(after=after), partial(_key_of, field=sort.field), start, limit)
+
+
+def _sorted_terms(filter: JobFilter, field: str) -> list[Term]:
+    """Returns the terms of a filter for the list by a field. Most indexes have only the order of creation."""
+    terms = job_terms(filter)
+    if field == "created_at":
+        return terms
+    ended = filter.statuses - LIVE
+    kinds = [*sorted(ended), *(["LIVE"] if field == "priority" and len(ended) < len(filter.statuses) else [])]
+    led = Term(tuple(f"{_ENDED_AS} = '{kind}'{_ARE_IN[field]}" for kind in kinds)) if kinds else _NOTHING
+    return [led, *(replace(term, is_indexed=term.values.keys() == {"job_id_0"}) for term in terms)]
+
+
+def _time_terms(filter: JobFilter, field: str) -> Iterator[Term]:
+    """Yields the bounds of times that are not those of the list's order."""
+    for name in filter.TIMES:
+        column, _, side = name.rpartition("_")
+        at = getattr(filter, name)
+        if at is not None and f"{column}_at" != field:
+            sign = ">" if side == "after" else "<"
+            yield Term((f"{column}_at {sign} :{name}",), {name: int(at)}, is_indexed=False)
+
+
+def _bounds(filter: JobFilter, after: Key | None, sort: JobSort) -> tuple[Key | None, Key | None]:
+    """Returns the keys between which a page lies, by the bounds of the time that orders the list."""
+    column = sort.field.removesuffix("_at")
+    later, earlier = (getattr(filter, f"{column}_{side}", None) for side in ("after", "before"))
+    if sort.is_descending:
+        return _between(after, later, earlier)
+    start = None if later is None else (int(later), _ABOVE_ALL_IDS)
+    until = None if earlier is None else (earlier - 1, _ABOVE_ALL_IDS)
+    return (after if start is None else start if after is None else max(after, start)), until
+
+
+def _key_of(row: Row, field: str) -> Key:
+    created_at, job_id, started_at, finished_at, priority = _KEY_FIELDS(row)
+    if field == "created_at":
+        return created_at, job_id
+    if field == "priority":
+        return priority, created_at, job_id
+    return (finished_at if field == "finished_at" else finished_at - started_at), job_id
 
 
 def _sieved(
-    tx: Tx, filter: JobSearch, terms: Sequence[Term], start: Key | None, limit: int, until: Key | None
+    filter: JobSearch, read: Callable[[Key | None], Found], key: Callable[[Row], Key], start: Key | None, limit: int
 ) -> Found:
     """Looks at jobs one by one, at most LOOKED_AT of them and some megabytes, and then stops, wherever it is."""
     kept: list[Row] = []
     looked_at = size = 0
     while True:
-        found = find(tx, JOBS, terms, start, AT_ONCE, until)
+        found = read(start)
         for row in found.rows:
-            title, error, params, *start_ = _TO_SIEVE(row)
-            start, looked_at, size = tuple(start_), looked_at + 1, size + len(params)
+            title, error, params = _TO_SIEVE(row)
+            start, looked_at, size = key(row), looked_at + 1, size + len(params)
             if filter.finds(title, error, partial(column_codec.loads, params)):
                 kept.append(row)
             if len(kept) == limit or looked_at >= LOOKED_AT or size >= MOST_CHARACTERS:

@@ -25,7 +25,9 @@ Key = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A table and the order of its list, by columns that never change after the insert."""
+    """A table and the order of its list, by columns or expressions of them. If they never change after the insert, a
+    caller who reads all pages sees each item once.
+    """
 
     table: str
     columns: str
@@ -136,7 +138,7 @@ def _where(
     further, back = ("<", ">=") if listing.is_newest_first else (">", "<=")
     for name, sign, key in (("after", further, span.after), ("until", back, span.until)):
         if key is not None:
-            names = [f"{name}_{column}" for column in listing.key]
+            names = [f"{name}_{number}" for number in range(len(listing.key))]
             parts.append(f"({_key(listing)}) {sign} ({', '.join(f':{one}' for one in names)})")
             values.update(zip(names, key, strict=True))
     return " and ".join(parts), values
