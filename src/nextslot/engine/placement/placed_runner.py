@@ -84,10 +84,10 @@ class PlacedRunner(Runner):
             if job is None or not job.is_running:
                 continue
             lane, worker_id = self._lanes.lane(tx, job.lane_id), job.worker_id
-            if worker_id is not None and worker_id.rpartition("/slot-")[0] == self._workers.node:
+            if worker_id is not None and self._workers.follows(worker_id):
                 self._workers.hold(tx, worker_id, lane)
             else:
-                worker_id = self._workers.take(tx, lane)
+                worker_id = self._workers.take(tx, lane, is_placed=True)
                 if not placements.adopt(tx, job_id, job.worker_id, worker_id):
                     continue
             attempts = jobs.attempts(tx, job.chain_id, job_id)
