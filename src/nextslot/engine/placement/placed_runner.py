@@ -139,4 +139,12 @@ class PlacedRunner(Runner):
         # The directory of a run that was given up stays: a wrapper that lives reads there that it must end.
         if has_ended and placed is not None and outcome.failure_kind is not FailureKind.CRASH:
             await self._placed_executor.clean_up(claim.run_id, placed)
+        if has_ended:
+            await self._sweep()
         return has_ended
+
+    async def _sweep(self) -> None:
+        try:
+            await self._placed_executor.sweep()
+        except Unavailable as error:
+            log.warning("directories of runs that have ended are not looked for now: %s", error)
