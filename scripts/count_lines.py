@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE_BOUND = 57_130
+CORE_BOUND = 57_160
 
 
 def main() -> int:
