@@ -97,11 +97,6 @@ DEFECTS: dict[str, tuple[str, object, Collection[str]]] = {
         _only_units,
         {"an engine runs no more than its limits"},
     ),
-    "a placed run takes a slot of the node": (
-        "nextslot.engine.dispatch.limits_and_slots._local",
-        len,
-        {"what can run does run"},
-    ),
 }
 
 
