@@ -1,6 +1,10 @@
-"""A scheduler with an engine as a process of its own, for tests that kill it: placed_server.py PLACE SLURM_CONF|-"""
+"""A scheduler with an engine as a process of its own, for tests that kill it.
+
+placed_server.py PLACE SLURM_CONF|- [SETTINGS]
+"""
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
@@ -10,9 +14,9 @@ from tests.engines.rig import Rig
 
 
 async def main() -> None:
-    place, config = sys.argv[1:]
+    place, config, *more = sys.argv[1:]
     engine = LocalEngine() if config == "-" else SlurmEngine({"config_file": config})
-    scheduler = Rig(Path(place), engine).scheduler()
+    scheduler = Rig(Path(place), engine, **(json.loads(more[0]) if more else {})).scheduler()
     await scheduler.start()
     # What was accepted is acknowledged on stdout, once it is durable.
     for line in iter(sys.stdin.readline, ""):

@@ -78,8 +78,12 @@ class SlurmCluster:
         self.start_node()
 
     def start_node(self) -> None:
-        self._run("slurmd", "-D", "-N", "n1", "-f", str(self.config))
+        self.start_busy_node()
         _until(lambda: b"idle" in self.ask("sinfo", "--noheader", "--partition=debug", "--format=%T"))
+
+    def start_busy_node(self) -> None:
+        """Starts the daemon of the node, and does not wait until the node is idle: runs of before may go on there."""
+        self._run("slurmd", "-D", "-N", "n1", "-f", str(self.config))
 
     def start_controller(self) -> None:
         self._run("slurmctld", "-D", "-f", str(self.config))

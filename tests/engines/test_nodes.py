@@ -71,7 +71,7 @@ async def test_a_node_that_comes_back_goes_on_with_its_own_runs(database: str, t
         held = await again.job(job)
         ended = await again.wait(job, 60)
 
-    assert held.worker_id == "a/slot-1"
+    assert held.worker_id == "a/slot-placed-1"
     assert ended.run is not None
     assert (ended.run.run_id, ended.run.status) == (run_id, RunStatus.COMPLETED)
     assert len(rig.lines("begin")) == 1

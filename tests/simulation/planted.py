@@ -91,7 +91,7 @@ def finish_without_fence() -> list[Patch]:
             return found
         identity = (job.office_id, job.lane_id, job.chain_id, job.group_id, job.sequence, job.retry_of, job.worker_id)
         has_webhook = job.webhook is not None
-        rest = (job.started_at, job.retry_policy, job.cancel_mode, True, job.queued_at, None)
+        rest = (job.started_at, job.retry_policy, job.cancel_mode, True, job.queued_at, None, job.started_at)
         return jobs.EndingFacts(*identity, has_webhook, *rest)
 
     rules = without_rules("run_written_once", "job_ends_once", "job_moves", "job_decided_once")

@@ -19,6 +19,8 @@ from types import ModuleType
 
 PACKAGE = Path(__file__).parents[2] / "src" / "nextslot"
 LENGTH = 24
+# Of so many seeds one has a second history, with an engine.
+WITH_ENGINE_EVERY = 20
 # The code that decides. What only translates, stores or shows has tests of its own.
 DECIDING = (
     "domain.job_lifecycle",
@@ -124,11 +126,14 @@ def main() -> int:
     sys.meta_path.insert(0, finder)
     logging.disable(logging.CRITICAL)
     from nextslot.testing.simulation import plan, world
+    from tests.simulation.placing_clients import PlacingClients, actions_of
 
     met: Counter[str] = Counter()
     for seed in range(first, first + count):
         finder.reached.clear()
         world.simulate(seed, plan.make(seed, LENGTH))
+        if seed % WITH_ENGINE_EVERY == 0:
+            world.simulate(seed, actions_of(seed), clients=PlacingClients)
         met.update(finder.reached)
     sys.stdout.write(json.dumps({name: met[name] for name in finder.names}))
     return 0

@@ -1143,7 +1143,7 @@ def test_maintenance_lets_history_be_deleted_and_imported(db: Attacked) -> None:
     db.run(db.copy("insert", "jobs", "job_id = :skipped", job_id="'new'", chain_id="'new'"))
     db.run("insert into runs select 'new', 'new', template_id, params_snapshot, status, started_at, timeout_at, "
            "finished_at, exit_code, error, failure_kind, reason, log_path, session_id, result, is_inside, beside, "
-           "silent_since, devices, park, placement from runs where job_id = :skipped")  # fmt: skip
+           "silent_since, devices, park, placement, began_at from runs where job_id = :skipped")  # fmt: skip
     db.run("delete from maintenance")
     db.run("commit")
 

@@ -12,7 +12,7 @@ from nextslot import extension_api
 from nextslot.errors import Invalid, Problem
 from nextslot.executors.engines import local_engine
 from nextslot.executors.engines.contract import EngineKind
-from nextslot.executors.engines.engines import ENGINE_OPTIONS, Engines, EngineSettings, option_problems
+from nextslot.executors.engines.engines import ENGINE_OPTIONS, Engines, EngineSettings, option_problems, unit_of
 
 from .settings import EngineTable
 
@@ -40,6 +40,7 @@ def add_engines(engines: Engines, tables: Mapping[str, EngineTable], data: Path,
             kind=table.kind,
             directory=(data / (table.directory or f"engines/{name}")).absolute(),
             slots=table.slots,
+            units=table.units,
             python=table.python or (sys.executable if table.kind == LOCAL else "python3"),
             poll_seconds=kind.poll_seconds if table.poll_seconds is None else table.poll_seconds,
             lease_seconds=table.lease_seconds,
@@ -70,8 +71,11 @@ def add_checked(engines: Engines, given: Mapping[str, Mapping[str, Any]], data: 
 
 
 def slots(tables: Mapping[str, EngineTable]) -> dict[str, int]:
-    """Returns, by engine, its number of slots: each engine counts as a resource with so many units."""
-    return {name: table.slots for name, table in tables.items()}
+    """Returns the resources that engines are: the slots of each, and each of its units."""
+    found = {name: table.slots for name, table in tables.items()}
+    for name, table in tables.items():
+        found.update((unit_of(name, unit), most) for unit, most in table.units.items())
+    return found
 
 
 def engine_problems(values: Mapping[str, Any]) -> Iterator[Found]:
@@ -88,11 +92,16 @@ def engine_problems(values: Mapping[str, Any]) -> Iterator[Found]:
             yield ("engines", name, "kind"), f"there is no such kind; there are: {', '.join(sorted(there))}"
         elif kind is not None:
             yield from _named(("engines", name), option_problems(kind, table.get("options", {}), "options"))
-        if isinstance(resources, Mapping) and name in resources:
-            yield (
-                ("limits", "resources", name),
-                f"is an engine, which is a resource itself; set slots in [engines.{name}]",
-            )
+        units = _mapping(table.get("units"))
+        for unit in units:
+            if not _NAME.fullmatch(unit):
+                yield ("engines", name, "units", unit), "is no name for a unit; use letters, digits, '.', '_' and '-'"
+        for resource in resources if isinstance(resources, Mapping) else ():
+            if resource == name or resource in [unit_of(name, unit) for unit in units]:
+                yield (
+                    ("limits", "resources", resource),
+                    f"is an engine, which is a resource itself; set slots and units in [engines.{name}]",
+                )
     for name, table in _tables(values, "job_types").items():
         wanted = table.get("engine")
         if not isinstance(wanted, str):
@@ -106,6 +115,25 @@ def engine_problems(values: Mapping[str, Any]) -> Iterator[Found]:
         elif (kind := there.get(tables[wanted].get("kind", ""))) is not None:
             problems = option_problems(kind, table.get(ENGINE_OPTIONS, {}), ENGINE_OPTIONS)
             yield from _named(("job_types", name), problems)
+        if wanted in tables:
+            yield from _unit_problems(name, wanted, _mapping(table.get("engine_units")), tables[wanted])
+
+
+def _unit_problems(name: str, engine: str, taken: Mapping[str, Any], table: Mapping[str, Any]) -> Iterator[Found]:
+    """Checks the units that a run of a job type takes; `command_config` checks that they are numbers."""
+    there = _mapping(table.get("units"))
+    for unit, count in taken.items():
+        if unit not in there:
+            known = ", ".join(sorted(there)) or "none"
+            yield (
+                ("job_types", name, "engine_units", unit),
+                f"is no unit of the engine {engine!r}; add it to units in [engines.{engine}]; there are: {known}",
+            )
+        elif isinstance(count, int) and isinstance(there[unit], int) and count > there[unit]:
+            yield (
+                ("job_types", name, "engine_units", unit),
+                f"is more than the engine {engine!r} has, so no run could start: it has {there[unit]}",
+            )
 
 
 def _tables(values: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
@@ -113,6 +141,10 @@ def _tables(values: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]
     if not isinstance(found, Mapping):
         return {}
     return {key: table for key, table in found.items() if isinstance(table, Mapping)}
+
+
+def _mapping(found: object) -> Mapping[str, Any]:
+    return found if isinstance(found, Mapping) else {}
 
 
 def _named(path: tuple[str, ...], problems: Iterator[Problem]) -> Iterator[Found]:

@@ -354,6 +354,11 @@ class EngineTable(Section):
     slots: Annotated[int, whole(1, 1_000_000)] = Field(
         default=10, description="How many runs are handed to it at once, waiting ones included."
     )
+    units: dict[str, Annotated[int, whole(1, 1_000_000_000)]] = Field(
+        default={},
+        description="What its runs share there, by names of your own such as `cpus`, `memory_gb` and `gpu`: what runs "
+        "there at once takes no more. A job type says what a run takes (`engine_units`).",
+    )
     directory: str | None = Field(
         default=None,
         min_length=1,

@@ -61,6 +61,10 @@ class Run(OutcomeFields, Generic[At]):
         Later[Mapping[str, Json] | None],
         Says("The engine that has it: its `state` there and its `handle`; null: a node ran it"),
     ] = None
+    began_at: Annotated[
+        Later[At | None],
+        Says("When its work began on the engine, later than `started_at`; null: it has not, or a node ran it"),
+    ] = None
     park: Annotated[Later[Mapping[str, Json] | None], Says("The signal that its session waits for")] = None
     artifacts: Apart[tuple[Artifact, ...]] = ()
 
@@ -85,6 +89,8 @@ class Outcome(OutcomeFields):
     park: Mapping[str, Json] | None = None
     # How many tokens the work has used, if its result does not say so.
     used_tokens: int = 0
+    # How long the work took on its engine, without its time in the engine's queue; None if a node ran it.
+    worked_seconds: float | None = None
 
     @classmethod
     def completed(cls, result: Json = None) -> "Outcome":

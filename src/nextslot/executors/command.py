@@ -20,6 +20,7 @@ from nextslot.errors import Invalid, Problem, Unavailable
 from . import inputs
 from .checkpoints import CHANNEL_FD, FD_VARIABLE, FILE_VARIABLE, CheckpointLines
 from .command_output import Output
+from .engines.engines import EngineSettings, unit_of
 from .engines.placed_command import placing_of
 from .inputs import Inputs
 from .job_types import JobType, JobTypes
@@ -69,6 +70,8 @@ class CommandType:
     # The engine that runs the command, and the options of the engine; None if this node runs it under a guardian.
     engine: str | None = None
     engine_options: Mapping[str, Any] = field(default_factory=dict)
+    # How many of each unit of the engine a run takes, such as `{"gpu": 2}`.
+    engine_units: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def placeholders(self) -> list[str]:
@@ -316,7 +319,7 @@ def register_command(job_types: JobTypes, name: str, command: CommandType, guard
     return job_types.register(
         name,
         CommandHandler(command, guardians),
-        resources=command.resources if engine is None else {engine.name: 1, **command.resources},
+        resources=command.resources if engine is None else _needs(command, engine),
         placing=None if engine is None else placing_of(command, engine),
         timeout_seconds=command.timeout_seconds,
         stall_timeout_seconds=command.stall_timeout_seconds,
@@ -324,6 +327,14 @@ def register_command(job_types: JobTypes, name: str, command: CommandType, guard
         params_schema=command.schema(),
         check=command.problems,
     )
+
+
+def _needs(command: CommandType, engine: EngineSettings) -> dict[str, int]:
+    """Returns the resources of a run on an engine: a slot of it, its units there, and those of the job type."""
+    if unknown := sorted(command.engine_units.keys() - engine.units.keys()):
+        raise Invalid(f"the engine {engine.name!r} has no units {unknown[0]!r}", field="engine_units")
+    units = {unit_of(engine.name, unit): count for unit, count in command.engine_units.items()}
+    return {engine.name: 1, **units, **command.resources}
 
 
 def check_sandbox(command: CommandType, guardians: Guardians) -> None:

@@ -44,6 +44,7 @@ def command_type(table: Mapping[str, Any], base_dir: Path) -> CommandType:
     options["pass_env"] = tuple(table.get("pass_env", ()))
     options["resources"] = resource_units(table.get("resources"))
     options["engine_options"] = dict(table.get("engine_options") or {})
+    options["engine_units"] = resource_units(table.get("engine_units"))
     options["exit_codes"] = {int(code): str(meaning) for code, meaning in table.get("exit_codes", {}).items()}
     # This call only checks the policy; the office's policy supplies missing fields.
     retry_policy(table.get("retry_policy"), RetryPolicy())
@@ -113,9 +114,12 @@ def _engine_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks what does not depend on the engine; `config/checks.py` checks the rest."""
     engine = table.get("engine")
     if engine is None:
-        if table.get("engine_options"):
-            yield Problem("engine_options", "is for a command with an engine; add engine, or remove it")
+        for name in ("engine_options", "engine_units"):
+            if table.get(name):
+                yield Problem(name, "is for a command with an engine; add engine, or remove it")
         return
+    for one in resource_problems(table.get("engine_units")):
+        yield Problem(one.field.replace("resources", "engine_units", 1), one.problem)
     if not isinstance(engine, str):
         yield Problem("engine", "is not the name of an engine; write that of a table [engines.NAME]")
     if table.get("sandbox") is not None:

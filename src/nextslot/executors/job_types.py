@@ -197,6 +197,11 @@ class JobTypes:
         job_type = self._types.get(name)
         return None if job_type is None else job_type.placing
 
+    def is_placed(self, name: str) -> bool:
+        """Returns whether an engine runs jobs of a type."""
+        job_type = self._types.get(name)
+        return job_type is not None and job_type.placing is not None
+
     def has_session(self, name: str) -> bool:
         job_type = self._types.get(name)
         return job_type is not None and job_type.has_session

@@ -75,6 +75,7 @@ class Cluster:
         self._clock: Clock = engine.clock
         self._lanes = engine.lanes
         self._workers = engine.workers
+        self._job_types = engine.job_types
         self.registry = self._registry = registry
         self._leader = leader
         self._recovery = recovery
@@ -309,7 +310,8 @@ class Cluster:
 
     async def _look_for_work(self, store: Store) -> None:
         """Dispatches if a lane may have work that can start: a useless transaction would delay others."""
-        if self._local.dispatcher.is_dispatching and not self._workers.is_full and await store.read(_is_something_open):
+        is_full = self._workers.is_full and not self._job_types.engines.settings
+        if self._local.dispatcher.is_dispatching and not is_full and await store.read(_is_something_open):
             # The claimed size of a work that must be committed alone: other works would store changes that are not
             # announced.
             await store.write(self._dispatch_everywhere, rows=GROUP_ROWS + 1)

@@ -133,10 +133,13 @@ class DispatchRound:
 
     def _fits_this_node(self, lane: Lane) -> bool:
         """Returns whether this node can run a job of the lane. If this node cannot, notifies the other nodes."""
-        if lane.job_type in self.engine.job_types and self.engine.workers.has_room(self.tx, lane):
+        if lane.job_type in self.engine.job_types and self._has_slot(lane):
             return True
         self.tell_others()
         return False
+
+    def _has_slot(self, lane: Lane) -> bool:
+        return self.engine.workers.has_room(self.tx, lane, self.engine.job_types.is_placed(lane.job_type))
 
     def tell_others(self) -> None:
         """Notifies the other nodes of work that this node cannot do, unless they know or nothing is new."""
@@ -185,7 +188,8 @@ class DispatchRound:
     def start(self, lane: Lane, head: FirstInLane) -> None:
         """Chooses a job; `write_starts` stores its start."""
         engine, counters = self.engine, self.counters
-        run_id, worker_id = engine.chance.new_id(), engine.workers.take(self.tx, lane)
+        is_placed = engine.job_types.is_placed(lane.job_type)
+        run_id, worker_id = engine.chance.new_id(), engine.workers.take(self.tx, lane, is_placed)
         devices = engine.workers.assign(self.tx, worker_id, lane)
         session_id = engine.chance.new_id() if engine.job_types.has_session(lane.job_type) else None
         self._starting.append(_Starting(run_id, head.job_id, head.spec, lane, worker_id, session_id, devices))

@@ -36,6 +36,8 @@ LANES_AT_ONCE = 16
 MOST_IN_MEMORY = 200
 # The largest number of lanes in the cache of a process.
 MOST_KNOWN = 20_000
+# What the number of a slot begins with in the `worker_id` of a run on an engine.
+PLACED = "placed-"
 
 
 class Combination(NamedTuple):
@@ -535,6 +537,9 @@ class Workers:
 
     Each transaction changes its own copy, and the commit updates the cache (`SlotsChanged`). The database refuses two
     running jobs with one worker.
+
+    A run on an engine uses nothing of this node: it has a slot `placed-N`, here the negative number -N, and `most` does
+    not count it.
     """
 
     def __init__(
@@ -579,7 +584,7 @@ class Workers:
     @property
     def is_full(self) -> bool:
         """Returns whether this node runs as many jobs as it is allowed to."""
-        return bool(self.most) and len(self._taken) >= self.most
+        return bool(self.most) and _local(self._taken) >= self.most
 
     def makes_room(self, tx: Tx) -> bool:
         """Returns whether this transaction ends the state in which this node is full. The node must then look for the
@@ -587,14 +592,14 @@ class Workers:
         if not self.is_full or not self._types_elsewhere:
             return False
         change = tx.local(self._new_change)
-        return len((self._taken - change.freed) | change.taken) < self.most
+        return _local((self._taken - change.freed) | change.taken) < self.most
 
-    def has_room(self, tx: Tx, lane: Lane) -> bool:
-        """Returns whether this node can run one more job of the lane."""
+    def has_room(self, tx: Tx, lane: Lane, is_placed: bool = False) -> bool:
+        """Returns whether this node can run one more job of the lane, or hand it to an engine."""
         if not self.most and not self.counted:
             return True
         change = tx.local(self._new_change)
-        if self.most and len((self._taken - change.freed) | change.taken) >= self.most:
+        if self.most and not is_placed and _local((self._taken - change.freed) | change.taken) >= self.most:
             return False
         return all(
             self._used[resource] + change.units[resource] + units <= self.resources.get(resource, 0)
@@ -645,14 +650,18 @@ class Workers:
     def _held_devices(self, tx: Tx) -> HeldDevices:
         return HeldDevices(devices.held(tx, self.node))
 
-    def take(self, tx: Tx, lane: Lane) -> str:
+    def take(self, tx: Tx, lane: Lane, is_placed: bool = False) -> str:
         """Takes the lowest slot that is free in this transaction. Returns the worker id."""
         change = tx.local(self._new_change)
-        slot = min([self._lowest, *change.freed])
+        slot, step = (-1, -1) if is_placed else (min([self._lowest, *(one for one in change.freed if one > 0)]), 1)
         while (slot in self._taken and slot not in change.freed) or slot in change.taken:
-            slot += 1
+            slot += step
         self._take(change, slot, lane)
-        return f"{self.node}/slot-{slot}"
+        return f"{self.node}/slot-{slot}" if slot > 0 else f"{self.node}/slot-{PLACED}{-slot}"
+
+    def follows(self, worker_id: str | None) -> bool:
+        """Returns whether this is a worker of this node that follows a run on an engine."""
+        return (self._slot(worker_id) or 0) < 0
 
     def hold(self, tx: Tx, worker_id: str, lane: Lane) -> None:
         """Counts the slot of a job that was running before this process counted slots."""
@@ -675,7 +684,9 @@ class Workers:
     def _slot(self, worker_id: str | None) -> int | None:
         """Returns the number of the slot; None for a slot of another node."""
         node, _, slot = (worker_id or "").rpartition("/slot-")
-        return int(slot) if node == self.node else None
+        if node != self.node:
+            return None
+        return -int(slot.removeprefix(PLACED)) if slot.startswith(PLACED) else int(slot)
 
     def _take(self, change: SlotsChanged, slot: int, lane: Lane) -> None:
         change.freed.discard(slot)
@@ -698,6 +709,11 @@ class Workers:
         self._taken -= freed
         self._taken |= taken
         self._used.update(units)
-        self._lowest = min([self._lowest, *freed])
+        self._lowest = min([self._lowest, *(slot for slot in freed if slot > 0)])
         while self._lowest in self._taken:
             self._lowest += 1
+
+
+def _local(slots: Set[int]) -> int:
+    """Returns how many of the slots run something on this node."""
+    return sum(slot > 0 for slot in slots)

@@ -47,14 +47,14 @@ def has_handler(nodes: Sequence[Node], job_type: str) -> bool:
     return any(node.is_live and job_type in node.job_types for node in nodes)
 
 
-def no_node(nodes: Sequence[Node], lane: Lane, usage: Usage) -> Reason | None:
+def no_node(nodes: Sequence[Node], lane: Lane, usage: Usage, is_placed: bool = False) -> Reason | None:
     """Returns why no live node can run a job of the lane now; None if a node can, or if none has a handler."""
     live = [node for node in nodes if node.is_live]
     if not has_handler(live, lane.job_type):
         return None
     # If any node, even one that is away, lists a resource, then nodes that do not list it have no units of it.
     counted = {resource for node in nodes for resource in node.resources}
-    found = [_obstacle(node, lane, counted, usage) for node in live]
+    found = [_obstacle(node, lane, counted, usage, is_placed) for node in live]
     obstacles = [one for one in found if one is not None]
     if len(obstacles) < len(found):
         return None
@@ -68,8 +68,9 @@ def no_node(nodes: Sequence[Node], lane: Lane, usage: Usage) -> Reason | None:
     )
 
 
-def _obstacle(node: Node, lane: Lane, counted: set[str], usage: Usage) -> Obstacle | None:
-    """Returns a lasting problem before a passing one, because a node with both cannot run the job later either."""
+def _obstacle(node: Node, lane: Lane, counted: set[str], usage: Usage, is_placed: bool) -> Obstacle | None:
+    """Returns a lasting problem before a passing one, because a node with both cannot run the job later either. A run
+    that goes to an engine needs no slot of a node."""
     if lane.job_type not in node.job_types:
         return Obstacle(node.node_id, "no_handler", f"has no handler for the job type {lane.job_type!r}", {})
     if node.status == "draining":
@@ -78,7 +79,7 @@ def _obstacle(node: Node, lane: Lane, counted: set[str], usage: Usage) -> Obstac
     for resource, units in needs.items():
         if node.resources.get(resource, 0) < units:
             return _too_few(node, resource, units)
-    if node.max_running and node.running >= node.max_running:
+    if node.max_running and node.running >= node.max_running and not is_placed:
         numbers: dict[str, Json] = {"running": node.running, "max_running": node.max_running}
         return Obstacle(node.node_id, "full", f"runs {node.running} of {node.max_running} at once", numbers)
     for resource, units in needs.items():

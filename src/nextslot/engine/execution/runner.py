@@ -183,7 +183,7 @@ class Runner:
             self._shipping.follow(claim.run_id)
         outcome = await self._execute(claim)
         ended = self._clock.monotonic()
-        seconds = ended - began
+        seconds = ended - began if outcome.worked_seconds is None else outcome.worked_seconds
         if claim.run_id in self._checkpoints.writers:
             await self._checkpoints.settled(claim.run_id)
         self._meters.ran(claim.job_type, claim.kind, outcome.status, outcome.failure_kind, seconds)

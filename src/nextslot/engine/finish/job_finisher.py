@@ -44,6 +44,7 @@ from nextslot.store.tables import (
     groups,
     jobs,
     offices,
+    placements,
     runs,
     search,
 )
@@ -148,16 +149,20 @@ class JobFinisher:
         is_cancelled = settlement.stage is Stage.CANCELLED
         # A cancelled job ends now, because the cancel request may be newer than the end of the work.
         finished_at = now if is_cancelled else _before(now, waited_us, facts.started_at)
+        began_at = facts.began_at
+        if outcome.worked_seconds is not None:
+            began_at = max(facts.started_at, finished_at.after(-outcome.worked_seconds))
+            placements.worked(tx, run_id, began_at)
         runs.finish(tx, run_id, job_id, settlement.outcome, finished_at)
         self._end_job(tx, job_id, facts.office_id, lane.job_type, settlement, finished_at)
         self._workers.free(tx, facts.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
         self._lanes.counters(tx).use_tokens(lane, outcome)
         self._lanes.counters(tx).tally(facts.lane_id).running -= 1
-        started_at = None if facts.worker_id is None else facts.started_at
+        began = None if facts.worker_id is None else began_at
         status = JobStatus.CANCELLED if is_cancelled else settlement.outcome.status
         key = RollupKey(facts.office_id, lane.job_type, JOB, status.value)
-        self._rollups.note(tx, key, facts.free_at, started_at, finished_at)
+        self._rollups.note(tx, key, facts.free_at, began, finished_at)
         self._events.note(tx, settlement.event_type, now, facts.office_id, job_id, run_id, _details(settlement.outcome))
         is_parked = settlement.decision is Decision.RETRY and settlement.outcome.failure_kind is FailureKind.PARKED
         is_last = settlement.retry is None
@@ -204,7 +209,7 @@ class JobFinisher:
         self._workers.free(tx, job.worker_id, lane)
         self._lanes.counters(tx).give_back(lane)
         self._lanes.counters(tx).tally(job.lane_id).running -= 1
-        self._note_end(tx, job, status, None if job.worker_id is None else job.started_at, now)
+        self._note_end(tx, job, status, None if job.worker_id is None else run.began_at or job.started_at, now)
         self._events.note(tx, event_of(status, run.failure_kind), now, job.office_id, job.job_id, run.run_id)
         self._tell(tx, job, run_events(status, False, is_last=status is not RunStatus.FAILED), now)
         if status is not RunStatus.FAILED:

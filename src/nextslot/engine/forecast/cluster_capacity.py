@@ -30,14 +30,14 @@ class ClusterCapacity(Workers):
     def could_ever_fit(self, lane: Lane) -> bool:
         return any(machine.could_ever_fit(lane) for machine in self._for.get(lane.job_type, ()))
 
-    def has_room(self, tx: Tx, lane: Lane) -> bool:
-        return self._with_room(tx, lane) is not None
+    def has_room(self, tx: Tx, lane: Lane, is_placed: bool = False) -> bool:
+        return self._with_room(tx, lane, is_placed) is not None
 
-    def take(self, tx: Tx, lane: Lane) -> str:
+    def take(self, tx: Tx, lane: Lane, is_placed: bool = False) -> str:
         """Takes a slot on a node with room; the dispatcher has checked that such a node exists."""
-        found = self._with_room(tx, lane)
+        found = self._with_room(tx, lane, is_placed)
         assert found is not None
-        return found.take(tx, lane)
+        return found.take(tx, lane, is_placed)
 
     def hold(self, tx: Tx, worker_id: str, lane: Lane) -> None:
         for machine in self._capacity.values():
@@ -50,8 +50,8 @@ class ClusterCapacity(Workers):
     def apply(self, node: str, taken: set[int], freed: set[int], units: Counter[str]) -> None:
         self._capacity[node].apply(node, taken, freed, units)
 
-    def _with_room(self, tx: Tx, lane: Lane) -> Workers | None:
+    def _with_room(self, tx: Tx, lane: Lane, is_placed: bool) -> Workers | None:
         for machine in self._for.get(lane.job_type, ()):
-            if machine.has_room(tx, lane):
+            if machine.has_room(tx, lane, is_placed):
                 return machine
         return None

@@ -227,7 +227,7 @@ class ForecastSimulator:
 
     def _continue(self, working: Working) -> None:
         now, work = self._snapshot.now, self._past.of(working.job_type, working.params)
-        elapsed = max(now - working.started_at, 0) / 1_000_000
+        elapsed = 0.0 if working.began_at is None else max(now - working.began_at, 0) / 1_000_000
         fraction = self._past.progress.get(working.run_id)
         left = work.remaining(elapsed, fraction)
         if self._draw and fraction is None:
@@ -330,6 +330,9 @@ class _OnAnyNode(JobTypes):
 
     def get(self, name: str) -> JobType:
         return self._known.get(name)
+
+    def is_placed(self, name: str) -> bool:
+        return self._known.is_placed(name)
 
     def __contains__(self, name: str) -> bool:
         return self._capacity.runs_elsewhere(name)

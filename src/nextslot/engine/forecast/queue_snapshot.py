@@ -51,6 +51,8 @@ class Working(NamedTuple):
     lane_id: int
     worker_id: str
     is_stopping: bool
+    # When its work has begun: later than its start if it was in the queue of an engine; None while it is there.
+    began_at: Instant | None
     # The parameters on which the duration depends.
     params: Mapping[str, Json] = NO_PARAMS
 
@@ -245,7 +247,7 @@ def _with_params(jobs: Rows, sizes: Mapping[str, Mapping[str, Json]]) -> Rows:
 
 
 def _running(running: Rows, runs: Rows, sizes: Mapping[str, Mapping[str, Json]]) -> list[Working]:
-    run_of = {job_id: (run_id, timeout_at) for run_id, job_id, _, timeout_at in runs.rows}
+    run_of = {row[1]: row for row in runs.rows}
     wanted = ("job_id", "job_type", "office_id", "started_at", "cancel_mode", "lane_id", "worker_id")
     return [
         Working(
@@ -255,16 +257,21 @@ def _running(running: Rows, runs: Rows, sizes: Mapping[str, Mapping[str, Json]])
             job_type=job_type,
             office_id=office_id,
             started_at=Instant(started_at),
-            timeout_at=None if run_of[job_id][1] is None else Instant(run_of[job_id][1]),
+            timeout_at=column_codec.instant(run_of[job_id][3]),
             lane_id=lane_id,
             worker_id=worker_id,
             is_stopping=cancel_mode == "interrupt",
+            began_at=_began(started_at, *run_of[job_id][4:]),
             params=sizes.get(job_id, NO_PARAMS),
         )
         for job_id, job_type, office_id, started_at, cancel_mode, lane_id, worker_id in zip(
             *(running.column(name) for name in wanted), strict=True
         )
     ]
+
+
+def _began(started_at: int, placement: str | None, began_at: int | None) -> Instant | None:
+    return Instant(started_at) if placement is None else column_codec.instant(began_at)
 
 
 def _waiting(callers: Rows, office_id: str) -> list[str]:
@@ -286,6 +293,7 @@ def _direct(callers: Rows) -> list[Working]:
             lane_id=lane_id,
             worker_id=worker_id,
             is_stopping=False,
+            began_at=Instant(started_at),
         )
         for run_id, job_type, office_id, started_at, timeout_at, lane_id, worker_id, status in zip(
             *(callers.column(name) for name in wanted), strict=True

@@ -70,6 +70,7 @@ def _is_blocking(reason: Reason) -> bool:
 class Explainer:
     def __init__(self, engine: EngineContext, dispatcher: Dispatcher, registry: NodeRegistry) -> None:
         self._lanes = engine.lanes
+        self._job_types = engine.job_types
         self._dispatcher = dispatcher
         self._registry = registry
 
@@ -160,7 +161,8 @@ class Explainer:
 
     def _nowhere(self, tx: Tx, lane: Lane, holders: list[Holding]) -> Reason | None:
         running = ((one.node_id, self._lanes.lane(tx, one.lane_id).resources) for one in holders)
-        return no_node(self._registry.everybody(tx), lane, Usage(running))
+        is_placed = self._job_types.is_placed(lane.job_type)
+        return no_node(self._registry.everybody(tx), lane, Usage(running), is_placed)
 
     def _kept(self, job: Job, lane: Lane, view: DispatchRound, hold: CapacityHold) -> list[str]:
         """Returns the limits that have room for the job, but too little beside the units that this hold keeps free."""

@@ -58,6 +58,8 @@ ENGINE_STOP_SECONDS = 15.0
 # How long, and how often, an engine is asked why it has ended a run.
 CAUSE_SECONDS, CAUSE_PAUSE = 15.0, 0.5
 COPY_TRIES = 5
+# How often directories of ended runs are searched for, while runs end.
+SWEEP_SECONDS = 300.0
 LEASE_OVER = "its wrapper has not renewed its lease for {seconds:g} seconds, and it is taken for dead"
 STOP_WORDS = {
     FailureKind.CANCELLED: "cancelled before it began on the engine",
@@ -120,6 +122,9 @@ class PlacedExecutor:
         self._followed: dict[str, _Followed] = {}
         # The engines' handles of runs that have ended, until what the engine stores of them is deleted.
         self._handles: dict[str, str] = {}
+        # Since when a directory is known of a run that has ended, and when the next sweep is due, by monotonic time.
+        self._left_since: dict[Path, float] = {}
+        self._next_sweep = 0.0
 
     def open(self, store: Store) -> None:
         """Sets the store, and the engines of the configuration."""
@@ -157,14 +162,23 @@ class PlacedExecutor:
             return True
 
     async def sweep(self) -> None:
-        """Deletes the directories that a crash has left of runs that have ended."""
+        """Deletes the directories that crashes and runs that were given up have left, if the last sweep was long ago.
+
+        A wrapper that lives reads in its directory that its run was given up. So a directory is deleted only after it
+        was there, of a run that had ended, for as long as a lease: then no wrapper lives that has lost it.
+        """
+        now = self._clock.monotonic()
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + SWEEP_SECONDS
         for settings in self._job_types.engines.settings.values():
             names = await self._call(lambda s=settings: _directories(s.directory))  # type: ignore[misc]
             assert self._store is not None
             known = await self._store.read(partial(_known, names))
-            for name in [name for name, has_ended in known.items() if has_ended]:
-                path = settings.directory / name
-                await self._call(lambda path=path: shutil.rmtree(path, ignore_errors=True))  # type: ignore[misc]
+            for path in [settings.directory / name for name, has_ended in known.items() if has_ended]:
+                if now - self._left_since.setdefault(path, now) >= settings.lease_seconds:
+                    await self._call(lambda path=path: shutil.rmtree(path, ignore_errors=True))  # type: ignore[misc]
+                    del self._left_since[path]
 
     # Calls of the runner and of the effects.
 

@@ -84,10 +84,10 @@ class PlacedRunner(Runner):
             if job is None or not job.is_running:
                 continue
             lane, worker_id = self._lanes.lane(tx, job.lane_id), job.worker_id
-            if worker_id is not None and worker_id.rpartition("/slot-")[0] == self._workers.node:
+            if worker_id is not None and self._workers.follows(worker_id):
                 self._workers.hold(tx, worker_id, lane)
             else:
-                worker_id = self._workers.take(tx, lane)
+                worker_id = self._workers.take(tx, lane, is_placed=True)
                 if not placements.adopt(tx, job_id, job.worker_id, worker_id):
                     continue
             attempts = jobs.attempts(tx, job.chain_id, job_id)
@@ -139,4 +139,12 @@ class PlacedRunner(Runner):
         # The directory of a run that was given up stays: a wrapper that lives reads there that it must end.
         if has_ended and placed is not None and outcome.failure_kind is not FailureKind.CRASH:
             await self._placed_executor.clean_up(claim.run_id, placed)
+        if has_ended:
+            await self._sweep()
         return has_ended
+
+    async def _sweep(self) -> None:
+        try:
+            await self._placed_executor.sweep()
+        except Unavailable as error:
+            log.warning("directories of runs that have ended are not looked for now: %s", error)

@@ -25,6 +25,8 @@ class EngineSettings:
     kind: str
     directory: Path
     slots: int = 10
+    # What its runs share there, by name, such as `gpu`; each is a resource `ENGINE:NAME` with so many units.
+    units: Mapping[str, int] = field(default_factory=dict)
     python: str = "python3"
     poll_seconds: float = 1.0
     lease_seconds: float = 900.0
@@ -63,6 +65,11 @@ class Engines:
             there = ", ".join(sorted(self.settings)) or "none"
             raise Invalid(f"there is no engine {name!r}; add [engines.{name}], or use one of: {there}", field="engine")
         return found
+
+
+def unit_of(engine: str, unit: str) -> str:
+    """Returns the resource that a unit of an engine is."""
+    return f"{engine}:{unit}"
 
 
 def option_problems(kind: EngineKind, options: Any, place: str) -> Iterator[Problem]:

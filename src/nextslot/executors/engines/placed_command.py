@@ -65,7 +65,14 @@ def placing_of(command: "CommandType", engine: EngineSettings) -> Placing:
 
 
 def outcome_of(spec: PlacementSpec, end: Mapping[str, Any], output: "Output", cause: Cause | None = None) -> Outcome:
-    """Returns the outcome that the record of a run's end contains; `cause` is why the engine has ended the run."""
+    """Returns the outcome that the record of a run's end contains, with the time that the wrapper measured.
+
+    `cause` is why the engine has ended the run.
+    """
+    return replace(_outcome(spec, end, output, cause), worked_seconds=end.get("seconds"))
+
+
+def _outcome(spec: PlacementSpec, end: Mapping[str, Any], output: "Output", cause: Cause | None) -> Outcome:
     from nextslot.executors.command import CommandType
 
     if end["by"] == "scheduler":

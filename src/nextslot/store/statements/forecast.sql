@@ -21,7 +21,7 @@ select {forecast.columns} from jobs
 where group_id = :group_id and sequence between :first and :last and retry_of is null;
 
 -- runs: the runs of some jobs
-select run_id, job_id, started_at, timeout_at from runs where job_id in (select key from json_each(:job_ids));
+select run_id, job_id, started_at, timeout_at, placement, began_at from runs where job_id in (select key from json_each(:job_ids));
 
 -- edges: the unmet prerequisites of some jobs
 select job_id, depends_on, chain_id, is_met from dependencies
@@ -80,9 +80,10 @@ from direct_executions where status = 'RUNNING';
 select {reservations.columns} from reservations
 where status = 'ACTIVE';
 
--- durations: the durations of the newest completed runs, by type, newest first
+-- durations: the durations of the newest completed runs, by type, newest first, without the queues of engines
 select jobs.job_type, newest.finished_at - newest.started_at, case when length(jobs.params) <= 2000 then jobs.params end from (
-    select run_id, job_id, status, started_at, finished_at from runs order by run_id desc limit :limit
+    select run_id, job_id, status, coalesce(began_at, started_at) as started_at, finished_at from runs
+    order by run_id desc limit :limit
 ) newest join jobs on jobs.job_id = newest.job_id
 where newest.status = 'COMPLETED' order by newest.run_id desc;
 

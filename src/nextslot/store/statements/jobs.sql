@@ -42,7 +42,8 @@ where job_id = :job_id and stage = 'QUEUED';
 select office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, webhook is not null, started_at,
     retry_policy, cancel_mode,
     exists (select 1 from dependencies where dependencies.chain_id = jobs.chain_id and dependencies.is_met = 0),
-    queued_at, scheduled_for, (select park from runs where runs.run_id = :run_id)
+    queued_at, scheduled_for, (select park from runs where runs.run_id = :run_id),
+    (select began_at from runs where runs.run_id = :run_id)
 from jobs
 where job_id = :job_id and stage = 'RUNNING' and finished_at is null
     and exists (select 1 from runs where runs.run_id = :run_id and runs.status is null);

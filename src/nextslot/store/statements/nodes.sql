@@ -1,8 +1,8 @@
--- columns: all columns of a node, in the order in which nodes.py reads them
+-- columns: all columns of a node, in the order in which nodes.py reads them; its running work without that on engines
 node_id, life, status, is_draining, host, pid, version, max_running, resources, job_types, joined_at, renewed_at,
 lease_until, ended_at,
 (select count(*) from jobs where stage = 'RUNNING' and finished_at is null and worker_id >= node_id || '/slot-'
-    and worker_id < node_id || '/slot.')
+    and worker_id < node_id || '/slot-:')
 + (select count(*) from direct_executions where status = 'RUNNING' and direct_executions.node_id = nodes.node_id),
 (select count(*) from cluster where leader = node_id)
 

@@ -21,8 +21,12 @@ update runs set placement = :shown where run_id = :run_id and status is null;
 -- claim: stores that the wrapper has claimed the run
 update placements set claimed_at = :now, lease_until = :lease_until where run_id = :run_id and claimed_at is null;
 
--- time: stores the timeout of a run that has begun
-update runs set timeout_at = :now + cast(:timeout_seconds * 1000000 as bigint) where run_id = :run_id and status is null;
+-- time: stores when the work of a run has begun, and the timeout that counts from then
+update runs set began_at = :now, timeout_at = :now + cast(:timeout_seconds * 1000000 as bigint)
+where run_id = :run_id and status is null;
+
+-- worked: stores when the work of a run began, as its wrapper has measured it
+update runs set began_at = :began_at where run_id = :run_id and status is null and placement is not null;
 
 -- renew: stores that the wrapper has renewed its lease
 update placements set lease_until = :lease_until where run_id = :run_id and claimed_at is not null;

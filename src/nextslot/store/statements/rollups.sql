@@ -96,7 +96,8 @@ select distinct step, at from rollups where step > 60;
 
 -- ended_jobs: ended jobs, page by page, with the values that a rollup counts
 select job_id, office_id, job_type, case when stage = 'CANCELLED' then 'CANCELLED' else outcome end,
-    queued_at, scheduled_for, case when worker_id is null then null else started_at end, finished_at
+    queued_at, scheduled_for, case when worker_id is null then null
+        else coalesce((select began_at from runs where runs.job_id = jobs.job_id), started_at) end, finished_at
 from jobs where job_id > :after and finished_at is not null order by job_id limit :limit;
 
 -- ended_direct: ended direct executions with the same values

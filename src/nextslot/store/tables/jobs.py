@@ -122,6 +122,8 @@ class EndingFacts(NamedTuple):
     free_at: Instant
     # The signal that its session has asked to wait for.
     park: Mapping[str, Json] | None
+    # When its work began: later than its start if it was in the queue of an engine.
+    began_at: Instant
 
 
 class Link(NamedTuple):
@@ -192,11 +194,12 @@ def ending_facts(tx: Tx, run_id: str, job_id: str) -> EndingFacts | None:
     if row is None:
         return None
     (office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, has_webhook,
-     started_at, policy, mode, has_dependents, queued_at, scheduled_for, park) = row  # fmt: skip
+     started_at, policy, mode, has_dependents, queued_at, scheduled_for, park, began_at) = row  # fmt: skip
     return EndingFacts(
         office_id, lane_id, chain_id, group_id, sequence, retry_of, worker_id, has_webhook,
         Instant(started_at), column_codec.policy(policy), None if mode is None else CancelMode(mode), has_dependents,
         Instant(queued_at if scheduled_for is None else max(queued_at, scheduled_for)), column_codec.parsed(park),
+        Instant(started_at if began_at is None else began_at),
     )  # fmt: skip
 
 

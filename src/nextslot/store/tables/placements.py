@@ -29,7 +29,7 @@ def see(tx: Tx, run_id: str, engine: str, state: PlacementState, handle: str | N
 
 def claim(tx: Tx, run_id: str, now: Instant, lease_until: Instant, timeout_seconds: float | None) -> None:
     """Stores that the wrapper has begun; the time of the run counts from now on."""
-    if tx.execute("placements.claim", run_id=run_id, now=now, lease_until=lease_until) and timeout_seconds is not None:
+    if tx.execute("placements.claim", run_id=run_id, now=now, lease_until=lease_until):
         tx.execute("placements.time", run_id=run_id, now=now, timeout_seconds=timeout_seconds)
 
 
@@ -39,6 +39,11 @@ def renew(tx: Tx, run_id: str, lease_until: Instant) -> None:
 
 def finish(tx: Tx, run_id: str) -> bool:
     return tx.execute("placements.finish", run_id=run_id) == 1
+
+
+def worked(tx: Tx, run_id: str, began_at: Instant) -> None:
+    """Stores when the work of a run began that ends now, by the time that its wrapper has measured."""
+    tx.execute("placements.worked", run_id=run_id, began_at=began_at)
 
 
 def get(tx: Tx, run_id: str) -> Placement | None:

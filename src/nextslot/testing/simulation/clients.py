@@ -93,6 +93,8 @@ ZONES = ("UTC", "UTC", "Asia/Kathmandu")
 class Clients:
     # More limits that their scheduler has.
     limits: ClassVar[Mapping[str, Any]] = {}
+    # Whether their scheduler has a simulated engine (`placed_runs.py`).
+    has_engine: ClassVar[bool] = False
 
     def __init__(self, now: Callable[[], Instant], endpoints: Endpoints) -> None:
         self._now = now
@@ -693,7 +695,8 @@ class Clients:
         )
         now = self.scheduler._runtime.lanes.policy
         if isinstance(now, Limits):
-            new = replace(new, limit_keys=now.limit_keys, rates=now.rates)
+            resources = {**now.resources, **new.resources}
+            new = replace(new, resources=resources, limit_keys=now.limit_keys, rates=now.rates)
         self.configured(new, False)
         starvation = self.scheduler._runtime.dispatcher.starvation_after_seconds
         waiting = self.scheduler._runtime.direct.most_waiting

@@ -38,6 +38,8 @@ LONGEST_CHAIN = 30
 # Clocks do not treat a smaller difference as a step (clock.py), so a timeout may be wrong by this much.
 NO_STEP_SECONDS = 1.01
 SUCCEEDED = ("COMPLETED", "SKIPPED")
+# The simulated engine, whose runs take no slot of the node.
+ENGINE = "box"
 # The offsets of the clients' time zones behind UTC; none of them has daylight saving time.
 SHIFTS = {"UTC": 0, "Asia/Kathmandu": -345 * MINUTE}
 
@@ -84,6 +86,10 @@ class Watch:
     def ended(self) -> set[str]:
         """Returns the jobs that have ended, according to the events."""
         return {event.job_id for event in self.events if event.type in ENDS and event.job_id is not None}
+
+    def ended_runs(self) -> set[str | None]:
+        """Returns the runs that have ended, according to the events."""
+        return {event.run_id for event in self.events if event.type in ENDS}
 
     def reopened(self, tx: Tx, has_purged: bool) -> list[Broken]:
         """Checks after a crash that all committed events are unchanged. There may be more, of which no follower was
@@ -184,7 +190,8 @@ class Watch:
             ready,
             self._needs,
             self._starvation_us,
-            len(running) + sum(one.status == "RUNNING" for one in callers),
+            sum(ENGINE not in self._needs[lane_id].resources for lane_id in running)
+            + sum(one.status == "RUNNING" for one in callers),
             check_reads.used_up(tx),
             rates_oracle.used_up(tx, self._limits[-1], now),
         )

@@ -6,6 +6,7 @@ One thread, virtual time, a real SQLite file. The same plan gives the same histo
 import asyncio
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ from . import check_reads, explanations, oracles, rates_oracle, settings_oracle,
 from .broken import Broken
 from .clients import Clients, retried
 from .oracles import Watch
+from .placed_runs import SimulatedEngine
 from .plan import Action, make
 from .surroundings import (
     OFFICES,
@@ -82,6 +84,8 @@ class History:
     faults: int = 0
     commits: int = 0
     jobs: int = 0
+    # How often an engine failed in each way.
+    met: Counter[str] = field(default_factory=Counter)
 
 
 class SimulatedScheduler(Scheduler):
@@ -130,6 +134,9 @@ class World:
         self._limits = Limits(
             running=5, job_types=self._fate.choice(({}, {"work": 3})), resources={"gpu": 1, "disk": 2}, **clients.limits
         )
+        self._engine = SimulatedEngine(directory / "engine", seed) if clients.has_engine else None
+        if self._engine is not None:
+            self._limits = self._engine.limits(self._limits)
         # How many runs the simulated machine allows at once.
         self._node_running = self._fate.choice((0, 0, 4))
         self._threads = SlowThreads(seed)
@@ -156,6 +163,9 @@ class World:
         # The time of a run counts from its claim, but the witness sees the run only after the commit.
         self._has_slow_commits = False
         self.history = History()
+        if self._engine is not None:
+            self.history.met = self._engine.work.met
+            self._engine.work.stored_ends = self._watch.ended_runs
 
     # The whole simulation.
 
@@ -277,6 +287,8 @@ class World:
             starvation_after_seconds=STARVATION_AFTER_SECONDS,
         )
         register(scheduler, self._witness)
+        if self._engine is not None:
+            self._engine.register(scheduler)
         scheduler.prepare = self._opened
         return scheduler
 
@@ -407,6 +419,20 @@ class World:
         await asyncio.sleep(self._fate.choice(DOWNTIMES))
         await self._start(path)
 
+    # Faults of an engine, if there is one.
+
+    async def _fault_engine_silent(self, chance: Random) -> None:
+        if self._engine is not None:
+            self._engine.fall_silent(chance)
+
+    async def _fault_engine_cut_off(self, chance: Random) -> None:
+        if self._engine is not None:
+            self._engine.cut_off(chance)
+
+    async def _fault_engine_kill(self, chance: Random) -> None:
+        if self._engine is not None:
+            self._engine.kill(chance)
+
     # Laws.
 
     def _committed(self, tx: Tx) -> None:
@@ -434,6 +460,11 @@ class World:
         self._refuse([Broken("webhooks are what their receivers expect", how) for how in self._endpoints.broken])
         self._refuse(self._followers.broken)
         store = self._scheduler.faulty_store
+        if self._engine is not None:
+            self._refuse(self._engine.work.broken)
+            overlapping = self._engine.work.overlapping
+            if store is not None:
+                self._refuse(store.inspect(lambda tx: list(overlapping(tx))))
         if store is not None:
             self._check_answers(store)
         if store is not None:
@@ -507,6 +538,8 @@ class World:
         took = {} if self._has_slow_commits else self._witness.took
         received, has_purged = self._endpoints.received, self._clients.has_purged
         self.history.jobs = len(store.inspect(check_reads.jobs))
+        if self._engine is not None:
+            self._refuse(list(self._engine.work.left()))
         self._refuse(
             [
                 *store.inspect(lambda tx: list(oracles.unfinished(tx, now))),
