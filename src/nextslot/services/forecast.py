@@ -130,7 +130,8 @@ class ForecastService:
             made = None
             if forecast is not None and snapshot is not None:
                 seconds = until - asyncio.get_running_loop().time()
-                made, forecast = await self._trial(snapshot, seconds, forecast), None
+                end_turn, forecast = forecast, None  # From now on `_trial` ends it.
+                made = await self._trial(snapshot, seconds, end_turn)
         finally:
             if forecast is not None:
                 forecast(0)
@@ -142,10 +143,20 @@ class ForecastService:
         """Returns when the work of a further direct caller would start, if the caller stayed; None if that is unknown
         or not ready in time. Stores nothing.
         """
-        run_id, snapshot = await access.try_out(
-            add, lambda tx, added: (added.run_id, self._snapshot(tx, added.office_id))
-        )
-        made = await self._trial(snapshot, wait_seconds)
+        own = self._offices.setdefault(access.context.office_id, _DryRuns())
+        until = asyncio.get_running_loop().time() + wait_seconds
+        end_turn = await own.forecasts.turn(wait_seconds)
+        if end_turn is None:
+            return None
+        try:
+            async with own.transactions.one(RESTS):
+                run_id, snapshot = await access.try_out(
+                    add, lambda tx, added: (added.run_id, self._snapshot(tx, added.office_id))
+                )
+        except BaseException:
+            end_turn(0)
+            raise
+        made = await self._trial(snapshot, until - asyncio.get_running_loop().time(), end_turn)
         return None if made is None else made.jobs.get(run_id, Expected()).expected_start
 
     async def _why(self, explained: Explained, expected: Expected, made_at: Instant | None) -> Why:
