@@ -32,6 +32,8 @@ NEXTSLOT = Path(sys.executable).with_name("nextslot")
 CONFIGURATION = """
 [job_types.noop]
 handler = "handlers:noop"
+[job_types.slow]
+handler = "handlers:slow"
 [offices.a]
 max_concurrent_jobs = 4
 [offices.b]
@@ -49,7 +51,11 @@ LATER = "2999-01-01T00:00:00Z"
 ALLOWED = 500
 
 
-HANDLERS = "async def noop(run): pass\n"
+HANDLERS = """
+import asyncio
+async def noop(run): pass
+async def slow(run): await asyncio.sleep(3)
+"""
 
 
 class Caller:
@@ -155,11 +161,40 @@ async def silent_webhooks(b: Caller) -> None:
     )
 
 
+async def guesses(b: Caller) -> None:
+    """A stranger: keys that it invents, no key at all, and links that it invents."""
+    numbers = iter(range(10**9))
+
+    async def one() -> None:
+        number = next(numbers)
+        wrong = {"X-API-Key": f"nsk_{number}"} if number % 2 else {"Authorization": f"Bearer {number}"}
+        async with b.http.stream("GET", f"/signal/{number}" if number % 10 == 0 else "/api/jobs", headers=wrong):
+            pass
+
+    del b.http.headers["X-API-Key"]
+    await for_ever(200, one)
+
+
+async def many_names(b: Caller) -> None:
+    """Its own key, and beside it another invented one in each request."""
+    numbers = iter(range(10**9))
+    await for_ever(100, lambda: b.http.get("/api/jobs?limit=1", headers={"Authorization": f"Bearer {next(numbers)}"}))
+
+
+async def dry_runs(b: Caller) -> None:
+    """Trials of a job behind a queue of a thousand."""
+    waiting = [{"job_type": "noop", "office_id": "b", "scheduled_for": LATER}] * ALLOWED
+    ready = [{"job_type": "slow", "office_id": "b"}] * ALLOWED
+    for jobs in (waiting, ready, ready):
+        await b.post("/api/jobs/batch", {"jobs": jobs})
+    await for_ever(4, lambda: b.post("/api/jobs/dry-run", {"job_type": "noop", "office_id": "b"}))
+
+
 ATTACKS: dict[str, Callable[[Caller], Awaitable[None]]] = {
     one.__name__: one
     for one in (
         bodies, half_sent, creates, refused_batches, streams, group_cancels, large_batches, batches, direct_callers,
-        silent_webhooks,
+        silent_webhooks, guesses, many_names, dry_runs,
     )
 }  # fmt: skip
 

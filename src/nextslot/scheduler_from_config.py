@@ -50,6 +50,7 @@ def compose(configuration: Configuration, clock: Clock | None = None, **options:
         disk=DiskLimits(settings.store.disk_warn_bytes, settings.store.disk_refuse_bytes),
         webhooks=_webhooks(settings),
     )
+    scheduler.job_types.guardians.private_files += tuple(configuration.private_files)
     engine_tables.add_engines(
         scheduler.job_types.engines, settings.engines, configuration.data, settings.extensions.disabled
     )

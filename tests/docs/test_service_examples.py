@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 from typer.main import get_command
@@ -27,6 +29,46 @@ def test_the_container_starts_it_with_options_that_it_has() -> None:
 
     assert accepted(arguments)
     assert "STOPSIGNAL SIGTERM" in file
+
+
+def test_what_the_service_writes_is_for_its_user_alone() -> None:
+    unit = (EXAMPLES / "systemd/nextslot.service").read_text()
+
+    assert re.search(r"^UMask=0077$", unit, re.MULTILINE)
+    assert re.search(r"^NoNewPrivileges=yes$", unit, re.MULTILINE)
+
+
+def test_every_image_of_the_examples_has_an_exact_version() -> None:
+    files = [*EXAMPLES.rglob("Containerfile"), *EXAMPLES.rglob("compose.yaml")]
+    images = [
+        image for file in files for image in re.findall(r"^(?:FROM|\s+image:) (\S+)", file.read_text(), re.MULTILINE)
+    ]
+
+    assert len(images) >= 4
+    assert [
+        image for image in images if not re.search(r":v?\d+\.\d+(\.\d+)?(-[\w.-]+)?(@sha256:[0-9a-f]{64})?$", image)
+    ] == []
+
+
+def test_the_container_installs_the_packages_of_the_lock_by_their_hashes() -> None:
+    file = (EXAMPLES / "container/Containerfile").read_text()
+    locked = tomllib.loads((EXAMPLES.parent / "uv.lock").read_text())["package"]
+    project = next(one for one in locked if one["name"] == "nextslot")
+    fetched = [one for one in locked if one is not project]
+
+    steps = [line.strip(" \\&") for line in file.splitlines()]
+    export = next(line.split() for line in steps if "uv export" in line)
+    extras = {name for option, name in pairwise(export) if option == "--extra"}
+    assert {"--locked", "--no-emit-project"} <= set(export)
+    assert extras == {"server", "postgres", "otel"} <= set(project["optional-dependencies"])
+    assert [line for line in steps if "pip install" in line] == [
+        "pip install --no-cache-dir --require-hashes --requirement /tmp/locked",
+        "pip install --no-cache-dir --no-deps /tmp/wheel/*.whl",
+    ]
+    assert "scripts/get_uv.py uv.lock" in file  # Which checks the hash of uv itself.
+    files = [[*one.get("wheels", ()), *([one["sdist"]] if "sdist" in one else [])] for one in fetched]
+    assert len(files) > 50
+    assert all(one and all(part["hash"].startswith("sha256:") for part in one) for one in files)
 
 
 def accepted(arguments: list[str]) -> bool:

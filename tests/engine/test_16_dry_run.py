@@ -8,6 +8,7 @@ import pytest
 
 from nextslot import Limits, NewJob, errors
 from nextslot.services import forecast
+from nextslot.services.turns_with_rest import TurnsWithRest
 from tests.support import counted_scheduler, database, history, named, running_scheduler
 
 
@@ -100,12 +101,103 @@ async def test_many_dry_runs_at_once_make_few_forecasts_at_a_time(
                 busy -= 1
 
         monkeypatch.setattr(scheduler.forecast, "_simulated", counted)
-        found = await asyncio.gather(*(scheduler.dry_run("work", wait_seconds=3.5) for _ in range(10)))
+        for number in range(10):
+            await scheduler.offices.create(f"office-{number}")
+        callers = [named(scheduler, "somebody", office_id=f"office-{number}") for number in range(10)]
+        found = await asyncio.gather(*(one.dry_run("work", wait_seconds=3.5) for one in callers))
 
         assert most == forecast.MOST_TRIALS
         is_forecast = [why.forecast_at is not None for _, why in found]
         assert 4 <= sum(is_forecast) < 10
         assert all(why.reasons for _, why in found)
+
+
+async def test_dry_runs_of_an_office_in_a_loop_leave_the_processor_and_the_forecasts_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_scheduler(tmp_path, limits=Limits(running=1)) as scheduler:
+        await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 10_000})] * 5)
+        for office_id in ("greedy", "modest"):
+            await scheduler.offices.create(office_id)
+        greedy, modest = (named(scheduler, one, office_id=one) for one in ("greedy", "modest"))
+        working, loop, simulated = 0.0, asyncio.get_running_loop(), scheduler.forecast._simulated
+
+        async def slow(snapshot: Any) -> Any:
+            nonlocal working
+            await asyncio.sleep(0.25)
+            working += 0.25
+            return await simulated(snapshot)
+
+        async def in_a_loop() -> None:
+            while loop.time() < began + 100:
+                await greedy.dry_run("work", wait_seconds=2)
+
+        monkeypatch.setattr(scheduler.forecast, "_simulated", slow)
+        began = loop.time()
+        looping = [asyncio.create_task(in_a_loop()) for _ in range(20)]
+        await asyncio.sleep(50)
+        asked_at = loop.time()
+        _, why = await modest.dry_run("work", wait_seconds=2)
+        waited = loop.time() - asked_at
+        await asyncio.gather(*looping)
+        used = working / (loop.time() - began)
+
+        assert why.forecast_at is not None
+        assert waited < 0.6
+        assert 0.05 < used < 0.11
+
+
+async def test_a_dry_run_beyond_the_turn_of_its_office_reads_no_queue_and_says_what_it_would_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_scheduler(tmp_path, limits=Limits(running=1)) as scheduler:
+        await scheduler.submit_many([NewJob(job_type="work", params={"seconds": 10})] * 5)
+        snapshots, taken = list[object](), scheduler.forecast._snapshot
+
+        def counted(*of: Any) -> Any:
+            snapshots.append(of)
+            return taken(*of)
+
+        monkeypatch.setattr(scheduler.forecast, "_snapshot", counted)
+        _, first = await scheduler.dry_run("work")
+        found = [await scheduler.dry_run("work", wait_seconds=0) for _ in range(3)]
+
+        assert first.forecast_at is not None
+        assert len(snapshots) == 1
+        assert [(why.forecast_at, bool(why.reasons)) for _, why in found] == [(None, True)] * 3
+
+
+async def test_the_transactions_of_an_office_s_dry_runs_take_at_most_a_quarter_of_the_writer() -> None:
+    turns, loop, worked = TurnsWithRest(5.0), asyncio.get_running_loop(), 0.0
+
+    async def in_a_loop() -> None:
+        nonlocal worked
+        while loop.time() < began + 100:
+            async with turns.one(forecast.RESTS):
+                await asyncio.sleep(0.1)
+                worked += 0.1
+
+    began = loop.time()
+    await asyncio.gather(*(in_a_loop() for _ in range(10)))
+
+    assert 0.2 < worked / (loop.time() - began) <= 0.26
+
+
+async def test_a_caller_who_hangs_up_while_it_waits_for_its_turn_keeps_nobody_waiting() -> None:
+    turns = TurnsWithRest(5.0)
+    end = await turns.turn()
+    assert end is not None
+    waiting = [asyncio.create_task(turns.turn()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    assert await turns.turn(1) is None
+    end(10)
+    await asyncio.sleep(0.1)
+    waiting[1].cancel()
+
+    next_end = await waiting[2]
+
+    assert next_end is not None
 
 
 async def test_a_scheduler_that_stops_takes_no_dry_run(tmp_path: Path) -> None:

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from nextslot import NewJob, Run, Scheduler
+from nextslot.config.loading import load
 from nextslot.errors import Invalid
 from nextslot.executors.command import CommandType, check_sandbox
 from nextslot.executors.job_type_catalog import check_job_type
 from nextslot.executors.process_tree.cgroups import OWN_PART, enable_controllers, enter_cgroup
 from nextslot.executors.process_tree.fork_server import Guardians
 from nextslot.executors.sandbox import Sandbox, sandbox_of
+from nextslot.scheduler_from_config import compose
 from tests.support import eventually, processes_of
 
 NO_RETRY = {"max_attempts": 0}
@@ -84,6 +86,59 @@ def test_a_command_sees_neither_the_database_nor_files_of_other_runs(place: Path
     assert "0" in log_of(place, run).splitlines()
     assert log_of(place, run).count("Permission denied") == 2
     assert not any(line.endswith(".log") for line in log_of(place, run).splitlines())
+
+
+SECRETS = """
+[server]
+tls_certificate = "cert.pem"
+tls_key = "live.pem"
+
+[job_types.tested]
+command = ["sh", "-c", "cat nextslot.toml live.pem archive.pem | grep -c SECRET; cat cert.pem"]
+sandbox = { writable = ["."], user = "USER" }
+
+[roles.be]
+command = ["sh", "-c", "cat nextslot.toml live.pem | grep -c SECRET; touch planted; id -u; grep -c : /proc/net/dev"]
+sandbox = { hidden = ["private"], open_files = 77 }
+
+[webhooks]
+secret = "whsec_U0VDUkVUU0VDUkVUU0VDUkVUU0VDUkVU"  # SECRET
+"""
+
+
+@pytest.fixture
+def configured(place: Path) -> Scheduler:
+    """Makes a server's scheduler by a configuration file with secrets, whose key for TLS is a link, as certbot's is."""
+    text = SECRETS.replace(', user = "USER"', ', user = "root"' if IS_ROOT else "")
+    (place / "nextslot.toml").write_text(text)
+    (place / "archive.pem").write_text("SECRET")
+    (place / "live.pem").symlink_to("archive.pem")
+    (place / "cert.pem").write_text("for everybody")
+    (place / "private").mkdir()
+    return compose(load(place, environment={}))
+
+
+async def test_a_command_reads_neither_the_configuration_nor_the_key_for_tls_whatever_its_account(
+    place: Path, configured: Scheduler
+) -> None:
+    async with configured as scheduler, asyncio.timeout(LIMIT_SECONDS):
+        job = await scheduler.submit("tested", retry_policy=NO_RETRY)
+        run = await eventual_end(scheduler, job.job_id)
+
+    assert log_of(place, run).splitlines()[-2:] == ["0", "for everybody"]
+    assert log_of(place, run).count("Permission denied") == 3
+
+
+async def test_the_session_of_a_role_runs_in_its_sandbox(place: Path, configured: Scheduler) -> None:
+    async with configured as scheduler, asyncio.timeout(LIMIT_SECONDS):
+        job = await scheduler.submit("session", role="be", retry_policy=NO_RETRY)
+        run = await eventual_end(scheduler, job.job_id)
+
+    said = log_of(place, run).splitlines()
+    assert "0" in said
+    assert said[-2:] == [str(pwd.getpwnam("nobody").pw_uid if IS_ROOT else os.geteuid()), "1"]
+    assert "touch: cannot touch 'planted': Read-only file system" in said
+    assert not (place / "planted").exists()
 
 
 async def test_a_command_reads_what_its_prerequisites_have_made_and_nothing_of_others(place: Path) -> None:

@@ -7,7 +7,7 @@ the whole scheduler. Path, query and body are filled from the document's schemas
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,7 +25,9 @@ from nextslot.server.routing import needs, router
 
 from .support import ServerThread
 
-FAR = Scheduler("sqlite:///never-opened.db", extensions=extension_api.used_by_server())
+# The gateway is on only where it is configured.
+EXTENSIONS: list[str | extension_api.Extension] = [*extension_api.used_by_server(), "gateway"]
+FAR = Scheduler("sqlite:///never-opened.db", extensions=EXTENSIONS)
 DOCUMENT = describe(FAR)
 OPERATIONS = [
     (method.upper(), path)
@@ -34,6 +36,7 @@ OPERATIONS = [
     if method != "parameters"
 ]
 SCOPES = list(Scope)
+OVER = ("queued_jobs", "lanes", "stored_bytes")
 
 
 class Planted(extension_api.Extension):
@@ -64,6 +67,8 @@ class World:
     ended: dict[str, str]
     # The key of an operator of an office that soon has used up its requests.
     used_up: str
+    # The keys of offices that have used up another quota, by its name, which their ids end with.
+    over: dict[str, str]
 
     def send(self, method: str, path: str, key: str | None) -> httpx2.Response:
         operation = self.document["paths"][path][method.lower()]
@@ -123,7 +128,7 @@ def complaint(world: World, method: str, path: str) -> str | None:
     # It may send two requests at once, and one a second.
     sent = (world.send(method, path, world.used_up) for _ in range(20))
     reply = next((one for one in sent if one.status_code == 429), None)
-    if reply is None or reply.json()["code"] != "over_quota" or "retry-after" not in reply.headers:
+    if reply is None or code_of(reply) != "over_quota" or "retry-after" not in reply.headers:
         return f"the key of an office over its quota: {reply and reply.text[:300]}"
     if scope == Scope.ADMIN:
         return None  # No key of one office is an admin's.
@@ -141,9 +146,7 @@ def complaint(world: World, method: str, path: str) -> str | None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, database_of_the_module: str) -> Iterator[World]:
-    with ServerThread(
-        tmp_path_factory.mktemp("world"), extensions=[*extension_api.used_by_server(), Planted()]
-    ) as server:
+    with ServerThread(tmp_path_factory.mktemp("world"), extensions=[*EXTENSIONS, Planted()]) as server:
         yield server.run(_furnish(server))
 
 
@@ -152,6 +155,34 @@ def test_a_route_opens_to_those_whom_the_document_names_and_to_nobody_else(
     method: str, path: str, world: World
 ) -> None:
     assert complaint(world, method, path) is None
+
+
+def code_of(reply: httpx2.Response) -> Any:
+    """Returns the code of a refusal, which the gateway shows in OpenAI's form."""
+    found = reply.json()
+    return found.get("code") or found.get("error", {}).get("code")
+
+
+@pytest.mark.parametrize("quota", OVER)
+def test_an_office_over_a_quota_makes_nothing_by_any_route(quota: str, world: World) -> None:
+    office_id = f"over-{quota}"
+    # Without ids of office `a`, which would be refused for another reason.
+    own = replace(world, values={"office_id": office_id, **{name: world.values[name] for name in ("job_type", "role")}})
+    listed = f"{world.url}/api/jobs?office_id={office_id}&limit=500"
+    admin = {"X-API-Key": world.keys[Scope.OPERATE, None]}
+    before = httpx2.get(listed, headers=admin).json()["items"]
+
+    refused = set()
+    for method, path in OPERATIONS:
+        if method == "POST" and DOCUMENT["paths"][path]["post"].get("x-scope") == Scope.SUBMIT:
+            reply = own.send(method, path, world.over[quota])
+            if reply.status_code == 429:
+                assert (code_of(reply), "retry-after" in reply.headers) == ("over_quota", True), path
+                refused.add(path)
+
+    assert len(before) == 2
+    assert httpx2.get(listed, headers=admin).json()["items"] == before
+    assert refused >= {"/api/jobs", "/api/jobs/batch", "/api/offices/{office_id}/jobs"}
 
 
 def test_a_route_that_forgets_its_check_is_noticed(world: World) -> None:
@@ -242,7 +273,8 @@ async def _furnish(server: ServerThread) -> World:
     for scope in (Scope.READ, Scope.SUBMIT, Scope.OPERATE):
         for of_office in (None, "a", "b"):
             _, keys[scope, of_office] = await scheduler.keys.create(f"{scope} {of_office}", [scope], of_office)
-    return World(server.url, describe(scheduler), values, keys, await _ended_keys(scheduler), await _used_up(server))
+    return World(server.url, describe(scheduler), values, keys, await _ended_keys(scheduler),
+        await _used_up(server), {quota: await _over(server, quota) for quota in OVER})  # fmt: skip
 
 
 async def _used_up(server: ServerThread) -> str:
@@ -251,6 +283,18 @@ async def _used_up(server: ServerThread) -> str:
     await scheduler.offices.create("c")
     _, text = await scheduler.keys.create("used up", ["operate"], "c")
     await scheduler.offices.grant("c", requests_per_second=1)
+    return text
+
+
+async def _over(server: ServerThread, quota: str) -> str:
+    """Returns the key of an office that has used up a quota by one job that has run and one that waits."""
+    scheduler, office_id = server.server.scheduler, f"over-{quota}"
+    await scheduler.offices.create(office_id)
+    await scheduler.wait((await scheduler.submit("echo", office_id=office_id)).job_id)
+    await scheduler.pause(office_id=office_id)
+    await scheduler.submit("echo", office_id=office_id)
+    _, text = await scheduler.keys.create(quota, ["submit"], office_id)
+    await scheduler.offices.grant(office_id, **{quota: 1})
     return text
 
 

@@ -150,7 +150,8 @@ async def test_the_combinations_of_type_and_resources_are_bounded_while_nothing_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(office_quotas, "DEFAULTS", Quotas(lanes=3))
-    async with neighbours(tmp_path, "a", "b") as (_, keys):
+    async with neighbours(tmp_path, "a", "b") as (server, keys):
+        await server.scheduler.pause(office_id="a")
 
         async def made(office: str, units: int, role: str = "r1") -> Any:
             job = {"job_type": "echo", "resources": {"remote": units}, "role": role}
@@ -163,6 +164,42 @@ async def test_the_combinations_of_type_and_resources_are_bounded_while_nothing_
 
         assert (first, roles, other.status_code) == ([201] * 3, [201] * 2, 201)
         assert over(fourth, "lanes")
+
+
+async def test_combinations_of_ended_jobs_lock_no_office_out_and_make_no_room_when_they_are_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(office_quotas, "DEFAULTS", Quotas(lanes=3))
+    monkeypatch.setattr(office_quotas, "COUNTED_AGAIN_SECONDS", 0.0)
+    for is_restarted in (False, True):
+        async with neighbours(tmp_path, *([] if is_restarted else ["a"])) as (server, keys):
+            if is_restarted:
+                _, text = await server.scheduler.keys.create("again", ["operate"], "a")
+                keys["a"] = keys["admin"]
+                keys["a"].headers["X-API-Key"] = text
+                await server.scheduler.resume(office_id="a")
+
+            async def made(units: int) -> Any:
+                job = {"job_type": "echo", "resources": {"remote": units}, "office_id": "a"}
+                return await keys["a"].post("/api/jobs", json=job)
+
+            for units in range(1, 9):
+                job = await made(units)
+                assert job.status_code == 201, job.text
+                await server.scheduler.wait(job.json()["job_id"])
+            await server.scheduler.pause(office_id="a")
+            answers = [await made(units) for units in range(1, 9)]
+            again = await made(1)
+            await server.scheduler.bulk.cancel(all=True)
+            after = await made(5)
+            await server.scheduler.bulk.cancel(all=True)
+
+            # One request may go beyond the quota, then none.
+            statuses = [answer.status_code for answer in answers]
+            assert statuses in ([201] * 3 + [429] * 5, [201] * 4 + [429] * 4)
+            assert over(answers[-1], "lanes")
+            assert again.status_code in (201, 429)
+            assert after.status_code == 201
 
 
 @asynccontextmanager

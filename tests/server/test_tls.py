@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 from pathlib import Path
@@ -17,10 +18,11 @@ from nextslot.client import Client
 from nextslot.client.problems import NoAnswer
 from nextslot.errors import Invalid
 from nextslot.server.app import Options
+from nextslot.server.connections import ConnectionLimits, Connections
 from nextslot.server.tls import Certificate
 from tests.crash.server import Server as ServerProcess
 
-from .support import ServerThread, serving
+from .support import Server, ServerThread, serving
 
 pytestmark = [
     pytest.mark.sqlite_only("a connection is encrypted before anything is looked up"),
@@ -106,6 +108,88 @@ def test_a_server_process_reads_its_certificate_again_on_sighup(tmp_path: Path) 
         asyncio.run(is_new())
     finally:
         server.kill()
+
+
+def _hello() -> bytes:
+    """Returns the first message of a TLS handshake."""
+    sent = ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="127.0.0.1").do_handshake()
+    return sent.read()
+
+
+@pytest.mark.parametrize("sent", [b"\x16", _hello()[:-1], _hello()], ids=["one byte", "half a message", "one message"])
+async def test_hundreds_of_half_handshakes_keep_nobody_out(tmp_path: Path, sent: bytes) -> None:
+    cert, key = certificate(tmp_path, "one")
+    connections = Connections(ConnectionLimits(most=200, head_seconds=600))
+    options = Options(connections=connections, certificate=Certificate(cert, key))
+    async with serving(tmp_path, options, client_ca=cert) as server:
+        with contextlib.ExitStack() as held:
+            for _ in range(600):
+                line = held.enter_context(socket.create_connection(("127.0.0.1", server.client.base_url.port)))
+                line.sendall(sent)
+            async with asyncio.timeout(30):
+                while connections.evicted < 300:  # noqa: ASYNC110 - the server's time
+                    await asyncio.sleep(0.01)
+            answers = [await stranger(server, cert) for _ in range(5)]
+
+        assert answers == [201] * 5
+    assert connections.open == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /api/jobs HTTP/1.1\r\nHost: localhost\r\n",
+        b"GET /api/status HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /api/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"this is no HTTP\r\n\r\n",
+    ],
+    ids=["half a head", "idle", "answered", "refused"],
+)
+async def test_callers_who_never_end_tls_hold_no_place(tmp_path: Path, sent: bytes) -> None:
+    cert, key = certificate(tmp_path, "one")
+    connections = Connections(ConnectionLimits(most=40, head_seconds=600, idle_seconds=600))
+    options = Options(connections=connections, certificate=Certificate(cert, key))
+    async with serving(tmp_path, options, client_ca=cert) as server:
+        silent = [asyncio.create_task(_never_ends(server, cert, sent)) for _ in range(120)]
+        async with asyncio.timeout(30):
+            while connections.evicted < 60:  # noqa: ASYNC110 - the server's time
+                await asyncio.sleep(0.01)
+        answers = [await stranger(server, cert) for _ in range(5)]
+        for one in silent:
+            one.cancel()
+        await asyncio.gather(*silent, return_exceptions=True)
+
+        assert answers == [201] * 5
+    assert connections.open == 0
+
+
+async def _never_ends(server: Server, cert: Path, sent: bytes) -> None:
+    """Sends something over TLS on a connection that it then neither reads nor closes."""
+    loop, context = asyncio.get_running_loop(), trusting(cert)
+    with socket.socket() as line:
+        line.setblocking(False)
+        await loop.sock_connect(line, ("127.0.0.1", server.client.base_url.port))
+        read, written = ssl.MemoryBIO(), ssl.MemoryBIO()
+        secure = context.wrap_bio(read, written, server_hostname="127.0.0.1")
+        while True:
+            try:
+                secure.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await loop.sock_sendall(line, written.read())
+                read.write(await loop.sock_recv(line, 65536))
+        secure.write(sent)
+        await loop.sock_sendall(line, written.read())
+        await asyncio.Event().wait()
+
+
+async def stranger(server: Server, cert: Path) -> int:
+    """Returns the status of a request on a connection of its own."""
+    async with httpx2.AsyncClient(base_url=server.client.base_url, timeout=30, verify=trusting(cert)) as client:
+        return (await client.post("/api/jobs", json={"job_type": "echo"})).status_code
 
 
 def test_a_certificate_that_cannot_be_used_is_refused_with_a_sentence(tmp_path: Path) -> None:

@@ -1,11 +1,17 @@
 """A turn of the event loop is short: a few requests continue at a time, in their order, and probes wait for none."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from nextslot.server.known_keys import KnownKeys
 from nextslot.server.turns import TOGETHER, Turns
 
 MANY = 5 * TOGETHER
+
+Sent = Sequence[tuple[bytes, bytes]]
 
 
 def test_in_one_turn_only_so_many_requests_begin_or_are_answered() -> None:
@@ -24,10 +30,18 @@ def test_a_probe_begins_at_once_whatever_waits() -> None:
     assert app.order.index("/health") < 2 * TOGETHER
 
 
-async def test_a_caller_does_not_wait_for_all_requests_of_another() -> None:
+@pytest.mark.parametrize("many", ["one known key", "one known key and invented ones", "invented keys"])
+async def test_a_caller_does_not_wait_for_all_requests_of_another(many: str) -> None:
     app = App()
-    tasks = [asyncio.create_task(app.request(number, b"many")) for number in range(MANY)]
-    tasks.append(asyncio.create_task(app.request(MANY, b"one")))
+    for text in ("many", "one"):
+        app.known.accepted(text, f"key {text}")
+
+    def headers(number: int) -> Sent:
+        known, invented = (b"x-api-key", b"many"), (b"authorization", b"Bearer %d" % number)
+        return {"one known key": [known], "invented keys": [invented]}.get(many, [invented, known])
+
+    tasks = [asyncio.create_task(app.request(number, headers(number))) for number in range(MANY)]
+    tasks.append(asyncio.create_task(app.request(MANY, [(b"x-api-key", b"one")])))
     await asyncio.gather(*tasks)
 
     assert [*app.begun.values()].index(MANY) <= TOGETHER + 1
@@ -49,7 +63,8 @@ class App:
     """An application that notes in which turn each request begins and is answered."""
 
     def __init__(self) -> None:
-        self._turns = Turns(self)
+        self.known = KnownKeys()
+        self._turns = Turns(self, self.known)
         self.begun: dict[int, int] = {}
         self.answered: dict[int, int] = {}
         self.order: list[str] = []
@@ -63,12 +78,12 @@ class App:
         await asyncio.gather(*tasks)
         ticking.cancel()
 
-    async def request(self, number: int, key: bytes = b"") -> None:
+    async def request(self, number: int, headers: Sent = ()) -> None:
         scope = {
             "type": "http",
             "path": f"/api/jobs/{number}",
             "number": number,
-            "headers": [(b"x-api-key", key)] if key else [],
+            "headers": headers,
         }
 
         async def send(message: Any) -> None:

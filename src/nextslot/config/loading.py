@@ -66,6 +66,13 @@ class Configuration:
             return url
         return _SQLITE + quote(str(self.data / unquote(url.removeprefix(_SQLITE))))
 
+    @property
+    def private_files(self) -> list[Path]:
+        """Returns the files with secrets: the configuration, and the key for TLS."""
+        server = self.settings.server
+        key = server.tls_key if server.tls_key is not None else server.tls_certificate
+        return [*([] if self.file is None else [self.file]), *([] if key is None else [self.data / key])]
+
     def effective(self) -> list[Effective]:
         """Returns every setting, with secrets masked, as `nextslot config check` shows them."""
         return [

@@ -66,7 +66,8 @@ class Sandbox:
     ) -> Start:
         """Returns the start of a command inside this sandbox. The command can write its artifacts and read what is
         `shown`, but sees neither the rest of these directories of all runs nor these files."""
-        private = [path.absolute() for path in (*directories, *files)]
+        # A link to a file is resolved now, because a renewed certificate may be another file.
+        private = [*(path.absolute() for path in directories), *(path.resolve() for path in files)]
         for directory in directories:  # A directory created later would not be hidden.
             directory.mkdir(parents=True, exist_ok=True)
         account = self._account()

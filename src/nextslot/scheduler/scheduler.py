@@ -137,7 +137,7 @@ class Scheduler(Lifespan):
         )
         runtime.job_types.engines = added
         runtime.shipping.wait_seconds = files_wait_seconds
-        runtime.job_types.guardians.private_files = database_files(url)
+        runtime.job_types.guardians.private_files = tuple(database_files(url))
         opening = partial(
             open_store,
             url,

@@ -40,6 +40,7 @@ from . import problems, schemas
 from .auth import of_default, whole
 from .connections import Connections
 from .fair_shares import FairShares
+from .known_keys import KnownKeys
 from .office_rate_limits import OfficeRateLimits
 from .request_body import Bodies
 from .request_guard import Admission, Guard
@@ -90,6 +91,7 @@ class Options:
     bodies: Bodies = field(default_factory=Bodies)
     connections: Connections = field(default_factory=Connections)
     shares: FairShares = field(default_factory=FairShares)
+    known_keys: KnownKeys = field(default_factory=KnownKeys)
     # None: plain HTTP.
     certificate: Certificate | None = None
     root_path: str = ""
@@ -114,7 +116,7 @@ def create_app(scheduler: Scheduler, options: Options | None = None) -> ASGIApp:
     app = Guard(app, options.admission)
     for attached in scheduler.attached.values():
         app = attached.wrap(app, options.root_path)
-    return _with_heads(RequestLog(Turns(app), options.http, time.perf_counter, scheduler.tracer))
+    return _with_heads(RequestLog(Turns(app, options.known_keys), options.http, time.perf_counter, scheduler.tracer))
 
 
 def _with_heads(app: ASGIApp) -> ASGIApp:
@@ -157,6 +159,7 @@ def application(scheduler: Scheduler, options: Options) -> FastAPI:
     app.state.bodies = options.bodies
     options.bodies.bytes_of = lambda lane: scheduler.quotas.of(lane.removeprefix("office ")).body_bytes
     app.state.shares = options.shares
+    app.state.known_keys = options.known_keys
     app.state.office_rate_limits = OfficeRateLimits(scheduler.quotas)
     app.state.off = {path: _why_off(one) for one in extension_api.find_all() if one not in used for path in one.paths}
     app.state.exposition = None

@@ -1,19 +1,25 @@
 """Identifies the caller of a request and checks the caller's key: its scope, and its office."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
+from starlette.types import Scope as AsgiScope
 
-from nextslot.domain import DEFAULT_OFFICE, Actor, RequestContext, Scope
+from nextslot.domain import DEFAULT_OFFICE, Actor, Key, RequestContext, Scope
 from nextslot.domain.addresses import is_among
 from nextslot.errors import NotFound
 from nextslot.scheduler import Scheduler, Services
 
+from .connections import peer_of
+from .known_keys import KnownKeys, key_text
 from .problems import HttpProblem
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+# How long a request with a wrong key, or with none, holds a place of its lane: beside others the lane has two places.
+REFUSED_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +151,13 @@ async def admit(request: Request, scope: Scope | None, office: OfficeCheck | Non
     if scope is None:
         request.state.scheduler = scheduler.for_caller(RequestContext(is_read_only=True))
         return
-    caller = await identify(request)
+    try:
+        caller = await identify(request)
+    except HttpProblem:
+        # A stranger's requests share one lane, wherever they say they come from, and each holds its place for a moment.
+        async with request.app.state.shares.request(lane_of(request)):
+            await asyncio.sleep(REFUSED_SECONDS)
+        raise
     request.app.state.office_rate_limits.take_request(caller.office_id, caller.key_id)
     if not caller.scope.includes(scope):
         detail = f"this needs a key with the scope {scope.value!r}; yours has {caller.scope.value!r}"
@@ -177,23 +189,46 @@ def caller_of(request: Request) -> Caller:
 
 
 def lane_of(request: Request) -> str:
-    """Returns the lane whose share of the server the request uses: its key's office, its key, or, without keys, its
-    address.
+    """Returns the lane whose share of the server the request uses: its key's office, its key, or, without a key that
+    was accepted, its address.
     """
     caller: Caller | None = getattr(request.state, "caller", None)
-    if caller is not None and caller.key_id is not None:
-        return f"key {caller.key_id}" if caller.office_id is None else f"office {caller.office_id}"
-    return f"address {request.client.host if request.client else '-'}"
+    return lane_of_address(request.scope) if caller is None or caller.key_id is None else _lane_of_key(caller)
+
+
+def lane_of_address(scope: AsgiScope) -> str:
+    """Returns the lane of all callers without a key at an address, or of IPv6 in a network that a customer gets."""
+    host = (scope.get("client") or ("-",))[0]
+    try:
+        return f"address {peer_of(host)}"
+    except ValueError:  # A socket without addresses.
+        return f"address {host}"
+
+
+def _lane_of_key(caller: Caller) -> str:
+    return f"key {caller.key_id}" if caller.office_id is None else f"office {caller.office_id}"
 
 
 async def identify(request: Request) -> Caller:
     scheduler: Scheduler = request.app.state.scheduler
     if not await scheduler.keys.is_guarded():
         return Caller("local", Scope.ADMIN)
-    text = _key_text(request)
+    text = key_text(request.headers)
     if text is None:
         raise _unauthorized("the request has no key; send it as X-API-Key, or as Authorization: Bearer")
-    key = await scheduler.keys.find(text)
+    known: KnownKeys = request.app.state.known_keys
+    key = await known.find(text, scheduler.keys.find_all)
+    try:
+        caller = _admitted(scheduler, request, key, text)
+    except HttpProblem:
+        known.refused(text)
+        raise
+    known.accepted(text, _lane_of_key(caller))
+    return caller
+
+
+def _admitted(scheduler: Scheduler, request: Request, key: Key | None, text: str) -> Caller:
+    """Returns the caller with a key. Raises 401 or 403 if the key is not valid now, or not from this address."""
     if key is None:
         raise _unauthorized("this key is not known; it may have been deleted, or replaced by a rotation")
     if key.expires_at is not None and key.expires_at <= scheduler.keys.now():
@@ -203,14 +238,6 @@ async def identify(request: Request) -> Caller:
         raise HttpProblem(403, "forbidden", f"this key may not be used from {host or 'here'}")
     scheduler.keys.note_use_soon(key)
     return Caller(key.name, key.scope, key.key_id, key.office_id, key.job_types, text)
-
-
-def _key_text(request: Request) -> str | None:
-    given = request.headers.get("x-api-key")
-    if given:
-        return given
-    kind, _, text = request.headers.get("authorization", "").partition(" ")
-    return text.strip() if kind.lower() == "bearer" and text.strip() else None
 
 
 def _unauthorized(detail: str) -> HttpProblem:

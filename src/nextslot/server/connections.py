@@ -65,7 +65,7 @@ class Connections:
 
     def enter(self, address: str) -> bool:
         """Counts a new connection. Returns False, and counts nothing, if its peer has too many."""
-        peer = _peer(address)
+        peer = peer_of(address)
         with self._lock:
             if self._of_peers[peer] >= self._most_of(peer):
                 self.refused += 1
@@ -75,7 +75,7 @@ class Connections:
             return True
 
     def leave(self, address: str) -> None:
-        peer = _peer(address)
+        peer = peer_of(address)
         with self._lock:
             self._of_peers[peer] -= 1
             if not self._of_peers[peer]:
@@ -113,7 +113,7 @@ class Connections:
             log.warning("%s%s", sentence, left_out)
 
 
-def _peer(address: str) -> str:
+def peer_of(address: str) -> str:
     """Returns the network that counts as one peer: an address, or of IPv6 the 64 bits that a customer gets."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:

@@ -23,11 +23,18 @@ class BoundedHttp(HttpToolsProtocol):
         # Fires when the caller has taken too long for a head, or has been idle for too long after an answer.
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
-        self._is_idle = False
+        self._is_idle = self._is_lost = False
         # Whether the next bytes belong to a head, and how many bytes of it have arrived.
         self._is_in_head = True
         self._head_bytes = 0
         self._arriving = 0
+        # The task of the TLS handshake. During it there is no transport, and so no deadline of this class.
+        self._handshake: asyncio.Task[None] | None = None
+
+    def begin_handshake(self, handshake: asyncio.Task[None]) -> None:
+        """Lets the connection be closed to make room before its TLS handshake is over, as one with half a head may."""
+        self._handshake = handshake
+        self._open.waits(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -37,6 +44,7 @@ class BoundedHttp(HttpToolsProtocol):
         for timer in (self._deadline, self._stalled):
             if timer is not None:
                 timer.cancel()
+        self._is_lost = True
         self._open.works(self)
         self._open.leave(self._peer)
         super().connection_lost(exc)
@@ -74,7 +82,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.transport.is_closing() and self.cycle.response_complete:
+        if self.transport.is_closing():
+            self._may_be_aborted()
+        elif self.cycle.response_complete:
             # Also for the rest of a body that no route reads.
             self._wait(self._limits.idle_seconds)
             self._is_idle = True
@@ -90,7 +100,22 @@ class BoundedHttp(HttpToolsProtocol):
             self._stalled = None
 
     def make_room(self) -> None:
-        self.transport.close()
+        if self.transport is None:
+            if self._handshake is not None:
+                self._handshake.cancel()
+        elif self._is_idle and not self.transport.is_closing():
+            # The caller may still be reading the answer. The next time, the connection is aborted.
+            self.transport.close()
+            self._may_be_aborted()
+        else:
+            self.transport.abort()
+
+    def _may_be_aborted(self) -> None:
+        """Lets the connection be aborted to make room while it closes: its caller may read nothing of the answer, or
+        never end TLS.
+        """
+        if not self._is_lost:
+            self._open.waits(self)
 
     def _wait(self, seconds: float) -> None:
         """Waits some seconds for a head. During that time the connection may be closed to make room."""
@@ -119,3 +144,4 @@ class BoundedHttp(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self.transport.write(written(problem(status, code, detail)))
         self.transport.close()
+        self._may_be_aborted()

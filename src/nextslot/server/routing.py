@@ -19,6 +19,7 @@ from .auth import OfficeCheck, admit, lane_of, scheduler_for
 from .endpoint_arguments import EndpointArguments
 from .fair_shares import LONG_BEGINS_SECONDS, FairShares
 from .request_body import NO_BODY, Bodies
+from .request_log import PROBE_ENDS
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 A = TypeVar("A", bound=Attached)
@@ -105,10 +106,9 @@ class Route(APIRoute):
 
         async def admit_and_handle(request: Request) -> Response:
             await admit(request, rule.scope, rule.office)
-            if rule.scope is None:
-                response: Response = await endpoint(**arguments.of(request, NO_BODY))
-                return response
             lane = lane_of(request)
+            if rule.scope is None:
+                return await _open(request, lane, lambda: endpoint(**arguments.of(request, NO_BODY)))
             bodies: Bodies = request.app.state.bodies
             with ExitStack() as kept:
                 reservation, body = kept.enter_context(bodies.of(lane)), NO_BODY
@@ -120,6 +120,17 @@ class Route(APIRoute):
                 return answer
 
         return admit_and_handle
+
+
+async def _open(request: Request, lane: str, handle: Callable[[], Coroutine[Any, Any, Response]]) -> Response:
+    """Handles a request of a route for everybody in a lane by address, apart from that of wrong keys. Probes wait for
+    nobody.
+    """
+    if request.scope["path"].endswith(PROBE_ENDS):
+        return await handle()
+    shares: FairShares = request.app.state.shares
+    async with shares.request(f"open {lane}", at_most=LONG_BEGINS_SECONDS):
+        return await handle()
 
 
 async def _share(

@@ -63,19 +63,22 @@ class _UvicornServer(uvicorn.Server):
         task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, connection: socket.socket, peer: str) -> None:
+        protocol = self._protocol(peer)
         secure: dict[str, Any] = {}
         if self.certificate is not None:
-            handshake = self.connections.limits.head_seconds
-            secure = {"ssl": self.certificate.context, "ssl_handshake_timeout": handshake}
+            secure = {"ssl": self.certificate.context, "ssl_handshake_timeout": self.connections.limits.head_seconds}
+            handshake = asyncio.current_task()
+            assert handshake is not None
+            protocol.begin_handshake(handshake)
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                partial(self._protocol, peer), connection, **secure
-            )
-        except OSError:  # The caller has hung up, or speaks no TLS.
-            connection.close()
-            self.connections.leave(peer)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection, **secure)
+        except (OSError, asyncio.CancelledError):  # The caller has hung up, speaks no TLS, or had to make room.
+            if protocol.transport is None:  # Else the protocol ends the connection, and counts that.
+                connection.close()
+                self.connections.works(protocol)
+                self.connections.leave(peer)
 
-    def _protocol(self, peer: str) -> asyncio.Protocol:
+    def _protocol(self, peer: str) -> BoundedHttp:
         """Makes the protocol of a connection, as uvicorn's own listener would."""
         return BoundedHttp(
             self.connections,

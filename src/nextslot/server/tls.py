@@ -29,6 +29,8 @@ class Certificate:
         # A new context, so that a failure half-way cannot combine the certificate of one pair with the key of another.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # One handshake a connection: each costs a signature, and is bounded only as the first one.
+        context.options |= ssl.OP_NO_RENEGOTIATION
         context.set_alpn_protocols(["http/1.1"])
         try:
             context.load_cert_chain(self._certificate, self._key)

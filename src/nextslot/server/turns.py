@@ -7,8 +7,11 @@ layer one turn would serve all of them, and a request that needs three turns wou
 import asyncio
 from collections import deque
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .auth import lane_of_address
+from .known_keys import KnownKeys, key_text
 from .request_log import PROBE_ENDS
 
 # How many requests, and how many answers, begin in one turn: some ms of work. With 200 callers and 500 streams, the
@@ -17,10 +20,12 @@ TOGETHER = 16
 
 
 class Turns:
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, known: KnownKeys) -> None:
         self._app = app
-        # The waiting requests by caller, who is identified by the key it sent: callers take turns, one request each.
-        self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
+        self._known = known
+        # The waiting requests by lane: lanes take turns, one request each. A key that was not accepted lately counts
+        # for nothing, else a stranger had a turn for each key that it invents.
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         # How many requests continued in this turn; None while there are no requests, and turns are not counted.
         self._gone_on: int | None = None
 
@@ -48,7 +53,8 @@ class Turns:
             self._gone_on += 1
             return
         may_go_on = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(_caller(scope), deque()).append(may_go_on)
+        caller = self._known.lane(key_text(Headers(scope=scope))) or lane_of_address(scope)
+        self._waiting.setdefault(caller, deque()).append(may_go_on)
         await may_go_on
 
     def _next_turn(self) -> None:
@@ -65,11 +71,3 @@ class Turns:
         self._gone_on = count or None
         if count:
             asyncio.get_running_loop().call_soon(self._next_turn)
-
-
-def _caller(scope: Scope) -> object:
-    """Returns the key that a request carries, which is not checked yet; without a key, the address."""
-    for name, value in scope.get("headers", ()):
-        if name in (b"x-api-key", b"authorization"):
-            return value
-    return (scope.get("client") or ("",))[0]

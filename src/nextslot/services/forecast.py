@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nextslot.domain import DEFAULT_OFFICE, Confidence, Direct, Expected, Forecast, Job, Json, Reason, Stage, Why
@@ -20,6 +20,7 @@ from nextslot.store.contract import Tx, Work
 from nextslot.store.tables import events, forecast_reads, offices
 from nextslot.system.instant import Instant
 
+from .turns_with_rest import EndTurn, TurnsWithRest
 from .unit_of_work import UnitOfWork
 
 # While the queue changes, a forecast is reused for ten times as long as it took to make, but at most for five seconds.
@@ -31,6 +32,8 @@ LONGEST_UNCHANGED_SECONDS = 60.0
 
 # How many forecasts of dry runs are made at the same time. More callers do not keep more threads busy.
 MOST_TRIALS = 2
+# Other writes wait for the transaction of a dry run: after each, its office waits this many times as long for the next.
+RESTS = 3
 
 Progress = Callable[[str], tuple[float | None, str] | None]
 # Returns a job type's note for callers, given the type's name and a job's parameters.
@@ -58,6 +61,14 @@ class _Kept:
     version: _Version
 
 
+@dataclass(slots=True)
+class _DryRuns:
+    """The dry runs of an office: their transactions, and their forecasts."""
+
+    transactions: TurnsWithRest = field(default_factory=lambda: TurnsWithRest(LONGEST_USE_SECONDS))
+    forecasts: TurnsWithRest = field(default_factory=lambda: TurnsWithRest(LONGEST_USE_SECONDS))
+
+
 class ForecastService:
     def __init__(
         self,
@@ -81,6 +92,8 @@ class ForecastService:
         self._kept: dict[str, _Kept] = {}
         self._making: dict[str, asyncio.Future[_Kept]] = {}
         self._trials: set[asyncio.Future[Any]] = set()
+        # The dry runs of each office that has a key; those of all other callers share one.
+        self._offices: dict[str | None, _DryRuns] = {}
 
     async def why(self, job_id: str, seen_by: str | None = None, wait_seconds: float | None = None) -> Why:
         """Returns every reason why a job is not running, the most important first, and when it is expected to run.
@@ -97,14 +110,31 @@ class ForecastService:
     async def dry_run(
         self, access: UnitOfWork, accept: Work[Accepted], seen_by: str | None = None, wait_seconds: float = 5
     ) -> tuple[Accepted, Why]:
-        """Returns the job that a request would make, what it would wait for, and when it would run. Stores nothing."""
+        """Returns the job that a request would make, what it would wait for, and when it would run. Stores nothing.
 
-        def look(tx: Tx, accepted: Accepted) -> tuple[Accepted, Explained, Snapshot]:
+        An office gets one forecast at a time, and rests after it as after any other forecast. A dry run whose turn does
+        not come in time gets none.
+        """
+        own = self._offices.setdefault(seen_by, _DryRuns())
+        until = asyncio.get_running_loop().time() + wait_seconds
+        forecast = await own.forecasts.turn(wait_seconds) if wait_seconds > 0 else None
+
+        def look(tx: Tx, accepted: Accepted) -> tuple[Accepted, Explained, Snapshot | None]:
             explained = self._explainer.explain(tx, accepted.job.job_id, access.gate.is_draining, seen_by)
-            return accepted, explained, self._snapshot(tx, accepted.job.office_id)
+            is_seen = forecast is not None and not explained.is_blocked
+            return accepted, explained, self._snapshot(tx, accepted.job.office_id) if is_seen else None
 
-        accepted, explained, snapshot = await access.try_out(accept, look)
-        made = None if explained.is_blocked else await self._trial(snapshot, wait_seconds)
+        try:
+            async with own.transactions.one(RESTS):
+                accepted, explained, snapshot = await access.try_out(accept, look)
+            made = None
+            if forecast is not None and snapshot is not None:
+                seconds = until - asyncio.get_running_loop().time()
+                end_turn, forecast = forecast, None  # From now on `_trial` ends it.
+                made = await self._trial(snapshot, seconds, end_turn)
+        finally:
+            if forecast is not None:
+                forecast(0)
         if made is None:
             return accepted, await self._why(explained, Expected(), None)
         return accepted, await self._why(explained, _of(made, explained), made.made_at)
@@ -113,10 +143,20 @@ class ForecastService:
         """Returns when the work of a further direct caller would start, if the caller stayed; None if that is unknown
         or not ready in time. Stores nothing.
         """
-        run_id, snapshot = await access.try_out(
-            add, lambda tx, added: (added.run_id, self._snapshot(tx, added.office_id))
-        )
-        made = await self._trial(snapshot, wait_seconds)
+        own = self._offices.setdefault(access.context.office_id, _DryRuns())
+        until = asyncio.get_running_loop().time() + wait_seconds
+        end_turn = await own.forecasts.turn(wait_seconds)
+        if end_turn is None:
+            return None
+        try:
+            async with own.transactions.one(RESTS):
+                run_id, snapshot = await access.try_out(
+                    add, lambda tx, added: (added.run_id, self._snapshot(tx, added.office_id))
+                )
+        except BaseException:
+            end_turn(0)
+            raise
+        made = await self._trial(snapshot, until - asyncio.get_running_loop().time(), end_turn)
         return None if made is None else made.jobs.get(run_id, Expected()).expected_start
 
     async def _why(self, explained: Explained, expected: Expected, made_at: Instant | None) -> Why:
@@ -132,20 +172,26 @@ class ForecastService:
             forecast_at=made_at,
         )
 
-    async def _trial(self, snapshot: Snapshot, seconds: float) -> Forecast | None:
+    async def _trial(self, snapshot: Snapshot, seconds: float, end_turn: EndTurn) -> Forecast | None:
         """Makes the forecast of a dry run unless too many others are being made. Returns None if it is not ready in
-        time.
+        time. Ends the turn when the forecast has been made, whoever still waits for it.
         """
+        making = None
         try:
             async with asyncio.timeout(seconds):
+                await asyncio.sleep(0)  # Nobody simulates for a caller whose time is over.
                 while len(self._trials) >= MOST_TRIALS:
                     await asyncio.wait(self._trials, return_when=asyncio.FIRST_COMPLETED)
                 making = asyncio.ensure_future(self._simulated(snapshot))
                 self._trials.add(making)
                 making.add_done_callback(self._end_trial)
+                making.add_done_callback(lambda done: end_turn(REUSED))
                 return (await asyncio.shield(making))[0]
         except TimeoutError:
             return None
+        finally:
+            if making is None:
+                end_turn(0)
 
     def _end_trial(self, done: "asyncio.Future[Any]") -> None:
         self._trials.discard(done)

@@ -182,12 +182,10 @@ class UnitOfWork:
 
     def _audited(self, work: Work[T]) -> Work[T]:
         def audited(tx: Tx) -> T:
-            if not self.context.job_types and not self.quotas.are_granted:
-                answer = work(tx)  # Refused before the work has changed anything.
-            else:
-                before = len(tx.local(NewWork).created)
-                answer = work(tx)
-                created = tx.local(NewWork).created[before:]
+            before = len(tx.local(NewWork).created)
+            answer = work(tx)  # May be refused before it has changed anything.
+            created = tx.local(NewWork).created[before:]
+            if self.context.job_types or self.quotas.are_granted:
                 for one in created:
                     self.refuse_type(one.office_id, one.job_type)
                 self.quotas.check_created(tx, created)
@@ -195,8 +193,8 @@ class UnitOfWork:
             named, new.own_resources = new.own_resources, []
             if named and self.context.office_id is not None:
                 self.quotas.check_resources(named)
-            if tx.local(NewLanes).new_classes:
-                self.quotas.check_classes(tx)
+            if tx.local(NewLanes).new_classes or self.quotas.are_classes_counted:
+                self.quotas.check_classes(tx, created, self.clock.now())
             self.audit.note(tx, self.context.actor, self.clock.now())
             return answer
 

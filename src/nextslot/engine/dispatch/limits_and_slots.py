@@ -105,7 +105,7 @@ class Lanes:
             for key in keys:
                 lanes.add_limit(tx, key, self.policy.capacity(key, office))
             if not lanes.has_class(tx, office.office_id, class_key):
-                tx.local(NewLanes).new_classes.add(office.office_id)
+                tx.local(NewLanes).new_classes.setdefault(office.office_id, set()).add(class_key)
             lane_id = lanes.add(tx, office.office_id, job_type, resources, local, shared, class_key, affinity)
         return lane_id
 
@@ -187,8 +187,8 @@ class NewLanes:
     def __init__(self, tx: Tx) -> None:
         # By office, the lanes that had no ready job before this transaction.
         self.by_office: dict[str, set[int]] = {}
-        # The offices that get a new combination of type and resources.
-        self.new_classes: set[str] = set()
+        # By office, the combinations of type and resources that are new to it.
+        self.new_classes: dict[str, set[str]] = {}
 
 
 class OfficeCounters:

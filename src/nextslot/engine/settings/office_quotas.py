@@ -7,6 +7,7 @@ are made in the transaction that creates something.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from nextslot.domain import Json, Quotas, bounds
 from nextslot.domain.declared_values import declared
@@ -17,6 +18,7 @@ from nextslot.errors import Conflict, Forbidden, Invalid, NotFound, OverQuota, P
 from nextslot.store.contract import Tx
 from nextslot.store.tables import nodes, offices
 from nextslot.store.tables import quotas as stored
+from nextslot.system.instant import Instant
 
 NAMES = tuple(one.name for one in declared(Quotas))
 DEFAULTS = Quotas()
@@ -24,6 +26,20 @@ DEFAULTS = Quotas()
 ANY_NUMBER = ("queued_jobs", "body_bytes", "stored_bytes")
 # How many jobs of an office may be created before its queue is counted again, unless an admin has set its quota.
 COUNTED_EVERY = 1000
+# The combinations of an office that has too many are counted again after this time, because all its lanes are read.
+COUNTED_AGAIN_SECONDS = 1.0
+
+
+class _ClassRoom(NamedTuple):
+    """How many jobs an office may create before its combinations are counted again; and until when, at least, it has
+    too many.
+    """
+
+    jobs: int
+    until: Instant
+
+
+_FULL = _ClassRoom(0, Instant(0))
 
 
 class OfficeRoom:
@@ -34,7 +50,7 @@ class OfficeRoom:
         self._most = quotas.of(office_id)
         self._bytes = quotas.bytes_problem(office_id)
         self._jobs = self._most.queued_jobs - stored.open_chains(tx, office_id)
-        self._classes = self._lanes = self._most.lanes - stored.classes(tx, office_id)
+        self._classes = self._lanes = quotas.class_room(tx, office_id)
         if quotas.is_granted(office_id):
             self._lanes = self._most.lanes - stored.lanes(tx, office_id)
         self._given = 0
@@ -67,6 +83,10 @@ class OfficeQuotas:
     def __init__(self) -> None:
         self._granted: Mapping[str, Quotas] = {}
         self._uncounted: Counter[str] = Counter()
+        # Of the offices that have had more combinations than their quota allows. Those of ended jobs do not count, so
+        # all that such an office uses again have to be counted.
+        self._class_rooms: dict[str, _ClassRoom] = {}
+        self._is_loaded = False
         # The stored bytes of each office at the last measurement; see `StoredBytes`.
         self.stored_bytes: Mapping[str, int] = {}
         # How often each quota has refused a request, for the metrics.
@@ -75,10 +95,20 @@ class OfficeQuotas:
     def load(self, tx: Tx) -> None:
         """Reads the granted quotas, at the start and after another node has changed them."""
         self.use(_read(tx))
+        if not self._is_loaded:
+            most = min(self.of(office_id).lanes for office_id in ("", *self._granted))
+            self._class_rooms = dict.fromkeys(stored.crowded(tx, most), _FULL)
+            self._is_loaded = True
 
     def use(self, granted: Mapping[str, Quotas]) -> None:
         """Uses quotas whose change was committed."""
         self._granted = granted
+        self._class_rooms = dict.fromkeys(self._class_rooms, _FULL)
+
+    @property
+    def are_classes_counted(self) -> bool:
+        """Returns whether an office has had so many combinations that those which it uses again are counted."""
+        return bool(self._class_rooms)
 
     @property
     def are_granted(self) -> bool:
@@ -157,14 +187,40 @@ class OfficeQuotas:
         problem = f"the office {office_id!r} may have {most:,} bytes of logs and artifacts, and has {has:,}"
         return problem if most and has >= most else None
 
-    def check_classes(self, tx: Tx) -> None:
-        """Raises if a work gives an office too many combinations of type and resources. Dispatch compares them, so many
-        of them slow down every office. Checked even while no quota is granted.
+    def class_room(self, tx: Tx, office_id: str) -> int:
+        """Returns how many more combinations of type and resources an office may use; less than 0: it has too many."""
+        most = self.of(office_id).lanes
+        if office_id not in self._class_rooms and (kept := stored.classes(tx, office_id)) <= most:
+            return most - kept
+        return most - stored.live_classes(tx, office_id)
+
+    def check_classes(self, tx: Tx, created: Sequence[Created], now: Instant) -> None:
+        """Raises if a work gives an office too many combinations of type and resources. Dispatch compares those of jobs
+        that have not ended, so many of them slow down every office. Checked even while no quota is granted.
+
+        As long as all kept jobs have few combinations, only new ones are counted. An office that has had more may use
+        old ones again: its jobs are counted, each as one combination, and when these could be too many, the lanes are.
+        One request may so bring it above its quota once, by the combinations that it names.
         """
-        for office_id in tx.local(NewLanes).new_classes:
-            most = self.of(office_id).lanes
-            if stored.classes(tx, office_id) > most:
-                raise OverQuota("lanes", lanes_problem(office_id, most))
+        new = tx.local(NewLanes).new_classes
+        for office_id in {*new, *(one.office_id for one in created if one.office_id in self._class_rooms)}:
+            number = sum(one.number for one in created if one.office_id == office_id)
+            self._check_classes(tx, office_id, len(new.get(office_id, ())), number, now)
+
+    def _check_classes(self, tx: Tx, office_id: str, new: int, number: int, now: Instant) -> None:
+        most, known = self.of(office_id).lanes, self._class_rooms.get(office_id)
+        if known is None and stored.classes(tx, office_id) <= most:
+            return
+        if known is not None and known.jobs >= max(new, number):
+            self._class_rooms[office_id] = _ClassRoom(known.jobs - max(new, number), known.until)
+            return
+        left = -1
+        if known is None or known.until <= now:
+            left = most - stored.live_classes(tx, office_id)
+            until = now if left >= 0 else now.after(COUNTED_AGAIN_SECONDS)
+            self._class_rooms[office_id] = _ClassRoom(max(left - number, 0), until)
+        if left < new:
+            raise OverQuota("lanes", lanes_problem(office_id, most))
 
     def _check_lanes(self, tx: Tx, office_id: str) -> None:
         most = self.of(office_id).lanes

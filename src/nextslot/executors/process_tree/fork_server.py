@@ -40,9 +40,10 @@ class Guardians:
         self._heartbeat_file: int | None = None
         self._processes: set[Process] = set()
         self._lock = threading.Lock()
-        # What a sandbox hides from its command: the files of other runs, and those of the database.
+        # What a sandbox hides from its command: the files of other runs; those of the database, the configuration and
+        # the key for TLS.
         self.private_directories: Sequence[Path] = ()
-        self.private_files: Sequence[Path] = ()
+        self.private_files: tuple[Path, ...] = ()
 
     def renew(self, deadline: float) -> None:
         """Sets the instant of CLOCK_BOOTTIME at which every guardian kills its command, unless postponed. Any thread

@@ -4,10 +4,11 @@ insert into api_keys ({keys.new_columns}, digest) values ({keys.new_values}, :di
 -- get: one key by its id
 select {keys.columns} from api_keys where key_id = :key_id;
 
--- by_digest: the key with this digest
-select {keys.columns} from api_keys where digest = :digest
+-- by_digest: the keys with these digests
+select digest, {keys.columns} from api_keys where digest in (select key from json_each(:digests))
 union all
-select {keys.columns} from api_keys where old_digest = :digest and old_key_until > :now;
+select old_digest, {keys.columns} from api_keys
+where old_digest in (select key from json_each(:digests)) and old_key_until > :now;
 
 -- rotate: stores another secret; the one before stays valid for a while
 update api_keys set old_digest = digest, old_key_until = :until, digest = :digest where key_id = :key_id;

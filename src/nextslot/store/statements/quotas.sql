@@ -22,6 +22,15 @@ with recursive classes(class_key) as (
 )
 select count(class_key) from classes;
 
+-- live_classes: the number of classes of an office's lanes that have jobs which have not ended
+select count(distinct class_key) from lanes
+where office_id = :office_id
+    and (chains > completed + skipped + failed + cancelled or ready > 0 or running > 0);
+
+-- crowded: the offices with more classes of lanes than this
+select office_id from (select distinct office_id, class_key from lanes) as found
+group by office_id having count(*) > :most;
+
 -- offices_of: the offices of these runs and direct executions
 select runs.run_id, jobs.office_id from runs join jobs on jobs.job_id = runs.job_id
 where runs.run_id in (select key from json_each(:run_ids))

@@ -1,9 +1,12 @@
 """API keys: converts rows to values and back, one function per statement."""
 
+from collections.abc import Iterable
+
 from nextslot.domain import Key
 from nextslot.store.contract import Tx
 from nextslot.system.instant import Instant
 
+from . import column_codec
 from .rows import KEYS
 
 
@@ -16,10 +19,10 @@ def get(tx: Tx, key_id: str) -> Key | None:
     return None if row is None else KEYS.value(row)
 
 
-def by_digest(tx: Tx, digest: str, now: Instant) -> Key | None:
-    """Finds a key by the digest of its text, or of its previous text until that one expires."""
-    row = tx.row("keys.by_digest", digest=digest, now=now)
-    return None if row is None else KEYS.value(row)
+def by_digest(tx: Tx, digests: Iterable[str], now: Instant) -> dict[str, Key]:
+    """Finds keys by the digests of their texts, or of their previous texts until those expire."""
+    rows = tx.rows("keys.by_digest", digests=column_codec.key_set(digests), now=now)
+    return {row[0]: KEYS.value(row[1:]) for row in rows}
 
 
 def page(tx: Tx, before: str, limit: int) -> list[Key]:

@@ -30,6 +30,17 @@ def classes(tx: Tx, office_id: str) -> int:
     return count
 
 
+def live_classes(tx: Tx, office_id: str) -> int:
+    """Returns of how many classes an office has jobs that have not ended."""
+    row = tx.row("quotas.live_classes", office_id=office_id)
+    return row[0] if row else 0
+
+
+def crowded(tx: Tx, most: int) -> list[str]:
+    """Returns the offices that have lanes of more classes than this."""
+    return [office_id for (office_id,) in tx.rows("quotas.crowded", most=most)]
+
+
 def lanes(tx: Tx, office_id: str) -> int:
     """Returns how many lanes of an office had ready jobs before this transaction."""
     row = tx.row("quotas.lanes", office_id=office_id)
