@@ -246,7 +246,7 @@ async def _furnish(scheduler: Scheduler, queued: int) -> dict[str, str]:
         "common": "orders",
         "type": "ingest",
         "office": "default",
-        "schedule": (await scheduler.schedules.list(limit=1)).items[0].schedule_id,
+        "schedule": (await scheduler.schedules.page(limit=1)).items[0].schedule_id,
         "group": (await scheduler.lists.groups(limit=1)).items[0].group_id,
     }
 

@@ -115,7 +115,7 @@ def test_a_key_has_an_end_addresses_and_job_types_and_gets_another_text(browser:
         expect(row).to_contain_text("10.0.0.0/8")
         expect(row).to_contain_text("echo")
 
-        (key,) = [one for one in server.run(scheduler.keys.list()).items if one.name == "ci"]
+        (key,) = [one for one in server.run(scheduler.keys.page()).items if one.name == "ci"]
         assert (key.job_types, len(key.allowed_addresses)) == (("echo",), 2)
         expires = datetime.fromisoformat(str(key.expires_at))
         assert expires.astimezone().replace(tzinfo=None) == datetime(2031, 2, 3, 4, 5)  # noqa: DTZ001
@@ -144,7 +144,7 @@ def test_a_template_of_a_group_is_made_and_all_of_a_template_is_changed(console:
     dialog.get_by_label("After a failure").select_option("continue")
     dialog.get_by_role("button", name="Make it").click()
     console.says("Made.")
-    (made,) = server.run(scheduler.templates.list()).items
+    (made,) = server.run(scheduler.templates.page()).items
     assert (made.job_type, len(made.jobs or ()), made.mode, made.on_failure) == (None, 2, "parallel", "continue")
 
     single = server.run(scheduler.templates.create(name="nightly", job_type="echo"))
