@@ -74,7 +74,7 @@ def test_the_engines_of_a_configuration_are_there_and_are_resources(tmp_path: Pa
         ('[job_types.t]\ncommand = ["x"]\nengine = "gone"', "there is no engine 'gone'; add [engines.gone]"),
         (
             '[engines.x]\nkind = "local"\n[limits.resources]\nx = 2',
-            "is an engine, which is a resource itself; set slots in [engines.x]",
+            "is an engine, which is a resource itself; set slots and units in [engines.x]",
         ),
         (
             '[engines.x]\nkind = "ray"\n[job_types.t]\ncommand = ["x"]\nengine = "x"\n'
