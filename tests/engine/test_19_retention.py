@@ -319,24 +319,6 @@ async def test_lanes_that_nothing_refers_to_go_and_come_back_when_they_are_neede
         assert await scheduler._access.read(doctor.examine) == []
 
 
-async def test_lanes_that_nothing_refers_to_go_even_if_everything_is_kept_for_ever(tmp_path: Path) -> None:
-    async with running_scheduler(tmp_path) as scheduler:
-        for role in ("r0", "r1"):
-            await scheduler.wait((await scheduler.submit("work", role=role)).job_id)
-        # As a crash between the jobs and their lanes leaves them, before retention was removed.
-        await asyncio.sleep(3 * DAY)
-        purging = scheduler.retention._retention
-        purging.keep = ALL
-        await purging._purge_jobs(scheduler._access.store)
-        purging.keep = Keep()
-        kept = await scheduler.submit("work", role="r1")
-        before = await lanes_of(scheduler)
-        await asyncio.sleep(2 * DAY)
-
-        assert (before[0], (await lanes_of(scheduler))[0]) == (2, 1)
-        assert await exists(scheduler, kept.job_id)
-
-
 async def test_a_role_keeps_its_limit_while_another_lane_has_it(tmp_path: Path) -> None:
     async with counted_scheduler(tmp_path) as scheduler:
         one = await scheduler.submit("work", role="r", resources=["gpu"])

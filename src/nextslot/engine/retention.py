@@ -2,7 +2,7 @@
 
 A chain is deleted as a whole, and a group with all its chains, unless something that has not ended refers to it. Rows
 are deleted first, and their files after the commit; the next purge finds files that a crash left without their run. It
-runs once a day, and for `nextslot purge`. Without configured retention it deletes only lanes that nothing refers to.
+runs once a day if retention is configured, and for `nextslot purge`.
 """
 
 import asyncio
@@ -129,9 +129,9 @@ class Retention:
         self.use(self.keep)
 
     def use(self, keep: Keep) -> None:
-        """Changes what is kept, from the next purge on."""
+        """Changes what is kept, from the next purge on. Starts the daily purge unless everything is kept for ever."""
         self.keep = keep
-        if self._daily is None and self._store is not None:
+        if self._daily is None and self._store is not None and not keep.is_for_ever:
             work = self._purge_daily(self._store)
             self._daily = asyncio.get_running_loop().create_task(work, name="nextslot-retention")
 
@@ -148,7 +148,7 @@ class Retention:
         while True:
             try:
                 purged = await self.purge(store) if self.is_leading else Purged(files=await self._purge_files(store))
-                log.log(logging.DEBUG if self.keep.is_for_ever else logging.INFO, "history purged: %s", purged)
+                log.info("history purged: %s", purged)
             except Unavailable as error:
                 log.error("history could not be purged, the next try is tomorrow: %s", error)
             await self._clock.sleep(DAY)
