@@ -172,7 +172,8 @@ def test_the_roles_of_an_office_are_set_listed_and_removed(nextslot: Terminal) -
     del own["cwd"]
     assert own == {
         "role": "QA", "command": ["sh", "-c", "cat; true"], "env": ["MODE"], "timeout_ms": 90000, "max_concurrent": 1,
-        "is_own": True,
+        "is_own": True, "resume_args": [], "resume_on": ["crash", "interrupted", "parked", "quota"],
+        "session_id_pattern": None,
     }  # fmt: skip
     assert ["QA", "office", "90", "s", "1"] in [row[:5] for row in shown.rows]
     assert "=fast" not in shown.out

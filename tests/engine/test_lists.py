@@ -131,8 +131,8 @@ async def test_a_cursor_belongs_to_its_kind_of_list(tmp_path: Path) -> None:
         cursor = (await scheduler.lists.jobs(limit=1)).next_cursor
         lists: list[Callable[..., Any]] = [
             scheduler.lists.runs, scheduler.lists.groups, scheduler.lists.direct, scheduler.lists.reservations,
-            scheduler.lists.events, scheduler.lists.audit, scheduler.offices.list, scheduler.lists.queue,
-            scheduler.templates.list, scheduler.schedules.list,
+            scheduler.lists.events, scheduler.lists.audit, scheduler.offices.page, scheduler.lists.queue,
+            scheduler.templates.page, scheduler.schedules.page,
         ]  # fmt: skip
 
         for other in lists:
@@ -794,7 +794,7 @@ async def test_the_audit_log_and_the_offices_are_listed_in_pages(tmp_path: Path)
             await named(scheduler, "me", f"a{number}").offices.create(f"o{number}")
 
         audit = await whole(scheduler.lists.audit)
-        offices = await whole(scheduler.offices.list)
+        offices = await whole(scheduler.offices.page)
 
         assert [entry.action for entry in audit] == ["a4", "a3", "a2", "a1", "a0"]
         assert [office.office_id for office in offices] == ["default", "o0", "o1", "o2", "o3", "o4"]

@@ -17,8 +17,8 @@ RULES = (
     Bug(
         "a changed job stays in its lane",
         "store/statements/jobs.sql",
-        "resources = :resources, lane_id = :lane_id where",
-        "resources = :resources where",
+        "resources = :resources, affinity = :affinity, lane_id = :lane_id\nwhere",
+        "resources = :resources, affinity = :affinity\nwhere",
         "tests/engine/test_02_job_and_run.py::test_other_params_work_resources_and_limits_out_again",
     ),
     Bug(

@@ -182,8 +182,10 @@ class UnitOfWork:
 
     def _audited(self, work: Work[T]) -> Work[T]:
         def audited(tx: Tx) -> T:
-            before = len(tx.local(NewWork).created)
-            answer = work(tx)  # May be refused before it has changed anything.
+            is_counted = self.context.job_types or self.quotas.are_granted or self.quotas.are_classes_counted
+            # Nothing is read before a work that may be refused before it has changed anything.
+            before = len(tx.local(NewWork).created) if is_counted else 0
+            answer = work(tx)
             created = tx.local(NewWork).created[before:]
             if self.context.job_types or self.quotas.are_granted:
                 for one in created:

@@ -104,6 +104,7 @@ class DirectExecutionHandler:
 
     def request(self, tx: Tx, wanted: NewDirect, run_id: str, now: Instant) -> Direct:
         """Stores a new caller, unless too many wait already."""
+        self._intake.office(tx, wanted.office_id)  # Refuses an unknown one before anything is counted.
         direct_id = wanted.direct_id or run_id
         if direct.find(tx, direct_id, wanted.office_id) is not None:
             raise Conflict(f"there is a direct execution {direct_id!r} already: choose another id")
