@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Unpack
 
 from nextslot.client.keyword_arguments import OfficeOptions, QuotaChanges
-from nextslot.domain import Json, Office, Page, Quotas
+from nextslot.domain import Office, Page, Quotas
 from nextslot.engine.settings.office_settings import OfficeSettings
 from nextslot.engine.submit.idempotency import Once
 from nextslot.engine.submit.queue_order import QueueManager
@@ -43,13 +43,11 @@ class OfficeService:
 
     async def change(self, office_id: str, **settings: Unpack[OfficeOptions]) -> Office:
         """Changes settings of an office. `status` is `active`, `paused` (its queue is paused) or `archived`."""
-        return await self._change(office_id, lambda before: settings)
+        return await self.change_from(office_id, lambda before: settings)
 
-    async def change_roles(self, office_id: str, roles: Callable[[Office], Mapping[str, Json]]) -> Office:
-        """Sets the `roles` of an office to what a function returns for the office, inside the transaction."""
-        return await self._change(office_id, lambda before: {"roles": roles(before)})
+    async def change_from(self, office_id: str, settings: Callable[[Office], Mapping[str, Any]]) -> Office:
+        """Changes settings of an office to what a function returns for the stored office, inside the transaction."""
 
-    async def _change(self, office_id: str, settings: Callable[[Office], Mapping[str, Any]]) -> Office:
         def work(tx: Tx) -> Office:
             before = get_office(tx, office_id)
             is_paused, rest = _split_status(settings(before))

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from .office_words import (
     in_config_words,
     new_jobs,
     settings_of,
+    with_limits_of_roles,
 )
 from .role_sessions import RoleCommand, SessionHandler, checked_roles, register_session
 from .settings import RoleTable
@@ -117,7 +119,7 @@ class OfficeJobService(Attached):
         }
         own = {name: value for name, value in given.items() if value is not None}
         checked_roles({role: {"command": ["true"], **own}}, self._sessions.base_dir, self.host.job_types.guardians)
-        office = await self.host.offices.change_roles(office_id, lambda before: {**before.roles, role: own})
+        office = await self.host.offices.change_from(office_id, lambda before: {"roles": {**before.roles, role: own}})
         return self._role(office, role)
 
     async def delete_role(self, office_id: str, role: str) -> OfficeRole:
@@ -126,9 +128,9 @@ class OfficeJobService(Attached):
         def without(before: Office) -> dict[str, Any]:
             if role not in before.roles:
                 raise NotFound(f"role of the office {office_id!r} with settings of its own", role)
-            return {name: settings for name, settings in before.roles.items() if name != role}
+            return {"roles": {name: settings for name, settings in before.roles.items() if name != role}}
 
-        return self._role(await self.host.offices.change_roles(office_id, without), role)
+        return self._role(await self.host.offices.change_from(office_id, without), role)
 
     def _role(self, office: Office, name: str) -> OfficeRole:
         own, found = office.roles.get(name, {}), self._sessions.role(office, name)
@@ -256,7 +258,8 @@ class OfficeJobService(Attached):
         """Changes settings by their names in the office API, times in milliseconds. A lower limit stops no job."""
         settings = settings_of(changes)
         try:
-            return config_of(await self.host.offices.change(office_id, **settings))
+            changed = await self.host.offices.change_from(office_id, partial(with_limits_of_roles, settings))
+            return config_of(changed)
         except Invalid as error:
             raise in_config_words(error) from error
 

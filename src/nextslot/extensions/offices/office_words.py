@@ -6,7 +6,6 @@ Pure: `office_jobs` reads what is stored and `office_service` says it in these w
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 from nextslot.domain import (
@@ -405,10 +404,7 @@ def _added_kinds(retry_on: Sequence[FailureKind] | None) -> tuple[FailureKind, .
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Translates changes from the office API's names and units; `null` for a map or a time means none.
-
-    A map of limits by role changes the named roles only; `null` for a role takes its limit away.
-    """
+    """Translates changes from the office API's names and units; `null` for a map or a time means none."""
     problems = list(_config_problems(config))
     if problems:
         raise Invalid(problems)
@@ -416,8 +412,6 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in config.items():
         if name in _MILLISECONDS and value is not None:
             value = value / 1000
-        if name == "maxConcurrentByRole":
-            value = {} if value is None else partial(_merged, value)
         if name == "retryOn":
             value = [*OFFICE_RETRIES, *(value or ())]
         into = settings.setdefault("retry_policy", {}) if name in _OF_POLICY else settings
@@ -425,8 +419,15 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _merged(given: Mapping[str, int | None], office: Office) -> dict[str, int]:
-    return {role: limit for role, limit in {**office.role_limits, **given}.items() if limit is not None}
+def with_limits_of_roles(settings: Mapping[str, Any], office: Office) -> Mapping[str, Any]:
+    """Completes translated changes with the limits of the other roles of an office: a map of limits changes the named
+    roles only, and `null` for a role takes its limit away.
+    """
+    if "role_limits" not in settings:
+        return settings
+    given = settings["role_limits"]
+    limits = {} if given is None else {**office.role_limits, **given}
+    return {**settings, "role_limits": {role: limit for role, limit in limits.items() if limit is not None}}
 
 
 def in_config_words(error: Invalid) -> Invalid:
