@@ -1,8 +1,7 @@
 // Overview: what is wrong, what ended and how long it took, how each office does, and what comes next.
 import { plural, said, t } from "../i18n.js";
 import { get, pages, shared } from "../api.js";
-import { Chart } from "../charts.js";
-import { html, useState } from "../lib.js";
+import { html, useEffect, useState } from "../lib.js";
 import { useLoad } from "../live.js";
 import { canWhole, Empty, hasOffices, JobLink, me, Section, someOffices, Status, Trouble, useNow, When } from "../parts.js";
 import { change, go, link } from "../router.js";
@@ -11,6 +10,7 @@ import { enable, release, Remedy, resume, undrain } from "../remedies.js";
 
 // What the first page needs only after it is shown.
 const notices = () => import("../notices.js");
+const charts = () => import("../charts.js");
 
 // How far back, and in which steps: seconds.
 const RANGES = [
@@ -125,6 +125,10 @@ const oftenFailed = (failures) =>
 
 function Charts({ series, officeId }) {
   const [mark, setMark] = useState({ at: null, from: null });
+  const [drawing, setDrawing] = useState({});
+  useEffect(() => {
+    charts().then(({ Chart }) => setDrawing({ Chart }), () => {});
+  }, []);
   const points = series?.points || [];
   const step = series?.step || 300;
   // The jobs that ended in a range: those with the outcome at which the drag began, else all.
@@ -144,19 +148,18 @@ function Charts({ series, officeId }) {
     { name: `${name}_p50_seconds`, label: "p50", look: "is-running" },
     { name: `${name}_p95_seconds`, label: "p95", look: "is-queued" },
   ];
+  const drawn = (Chart) => html`<${Chart} ...${shown} title=${t("ended_by_outcome")} isStacked format=${whole} series=${[
+      outcome("COMPLETED", "is-completed"),
+      outcome("FAILED", "is-failed"),
+      outcome("SKIPPED", "is-skipped"),
+      outcome("CANCELLED", "is-cancelled"),
+    ]} />
+    <${Chart} ...${shown} choose=${created} title=${t("queue_depth")} format=${whole}
+      series=${[{ name: "queue_depth", label: t("jobs"), look: "is-queued" }]} />
+    <${Chart} ...${shown} title=${t("wait")} isTime format=${duration} series=${quantiles("wait")} />
+    <${Chart} ...${shown} choose=${lead({ sort: "-duration" })} title=${t("run_time")} isTime format=${duration} series=${quantiles("duration")} />`;
   return html`<${Section} title=${t("history")} actions=${html`<span class="dim wide">${t("drag_a_range")}</span>`}>
-    <div class="charts">
-      <${Chart} ...${shown} title=${t("ended_by_outcome")} isStacked format=${whole} series=${[
-        outcome("COMPLETED", "is-completed"),
-        outcome("FAILED", "is-failed"),
-        outcome("SKIPPED", "is-skipped"),
-        outcome("CANCELLED", "is-cancelled"),
-      ]} />
-      <${Chart} ...${shown} choose=${created} title=${t("queue_depth")} format=${whole}
-        series=${[{ name: "queue_depth", label: t("jobs"), look: "is-queued" }]} />
-      <${Chart} ...${shown} title=${t("wait")} isTime format=${duration} series=${quantiles("wait")} />
-      <${Chart} ...${shown} choose=${lead({ sort: "-duration" })} title=${t("run_time")} isTime format=${duration} series=${quantiles("duration")} />
-    </div><//>`;
+    <div class="charts">${drawing.Chart && drawn(drawing.Chart)}</div><//>`;
 }
 
 const whole = (number) => count(Math.round(number));
