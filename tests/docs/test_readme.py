@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +57,32 @@ def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
 
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_run_installs_all_that_the_demo_needs_in_a_tree_without_an_environment(tmp_path: Path) -> None:
+    files = [
+        "run",
+        "scripts/bootstrap.sh",
+        "scripts/get_uv.py",
+        "pyproject.toml",
+        "uv.lock",
+        "README.md",
+        "LICENSE",
+        "src",
+    ]
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, tmp_path / name)
+
+    ran = subprocess.run(
+        [tmp_path / "run", "--once", "--no-story", "--port", "0"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert "group publish" in ran.stdout
