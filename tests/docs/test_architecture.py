@@ -116,6 +116,18 @@ def test_every_everyday_change_begins_in_a_file_that_is_there() -> None:
     assert [name for name in listed if not (SOURCE / name).is_file()] == []
 
 
+def test_the_map_for_contributors_shows_every_directory() -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("\n## Where things live\n")[1].split("\n## ")[0]
+
+    listed = set(re.findall(r"`([a-z_/]+)`", section))
+
+    directories = {path.parent.relative_to(SOURCE) for path in SOURCE.rglob("*.py")} - {Path()}
+    shown = {path.as_posix() for path in directories if path.parts[0] != "extensions"}
+    assert shown - listed == set()
+    extensions = {path.name for path in directories if path.parts[0] == "extensions"} - {"extensions"}
+    assert extensions - listed == set()
+
+
 class FilesOfAJob:
     """The files of nextslot whose functions are called from the route of a new job until its outcome is stored."""
 
