@@ -85,8 +85,7 @@ def raw(directory: Path, jobs: int) -> dict[str, float]:
     }
     for pragma, value in pragmas.items():
         connection.pragma(pragma, value)
-    lane: tuple[Any, ...] = connection.execute("select lane_id, ready from lanes").fetchall()[0]
-    lane_id, ready = lane
+    lane_id = connection.execute("select lane_id from lanes").fetchall()[0][0]
     started: list[float] = []
     ended: list[float] = []
     claimed: tuple[str, str] | None = None
@@ -106,13 +105,20 @@ def raw(directory: Path, jobs: int) -> dict[str, float]:
         job_id = head[0]
         claimed = (str(uuid_utils.uuid7()), job_id)
         connection.execute(
-            sql["runs.begin"], {"run_id": claimed[0], "job_id": job_id, "now": now, "session_id": None, "is_inside": 1}
+            sql["runs.begin"],
+            {
+                "run_id": claimed[0],
+                "job_id": job_id,
+                "now": now,
+                "session_id": None,
+                "is_inside": 1,
+                "devices": None,
+            },
         )
         connection.execute(sql["jobs.start"], {"job_id": job_id, "worker_id": "local/slot-1", "now": now})
         events.append(event("job_started", job_id, claimed[0], now))
-        ready -= 1
-        connection.execute(sql["lanes.save"], {
-            "lane_id": lane_id, "ready": ready, "is_open": 0, "turn": now, "running": 0, "chains": 0, "completed": 1,
+        connection.execute(sql["lanes.tally"], {
+            "lane_id": lane_id, "ready": -1, "running": int(len(events) == 1), "chains": 0, "completed": 1,
             "skipped": 0, "failed": 0, "cancelled": 0, "completion_us": 100,
         })  # fmt: skip
         if len(events) > 1:

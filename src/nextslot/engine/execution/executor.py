@@ -158,7 +158,7 @@ class Executor:
         outcome = self._as_stopped(active, outcome)
         if run.used_tokens:
             outcome = replace(outcome, used_tokens=run.used_tokens)
-        if active.stopped_by is None and outcome.session_id is None:
+        if active.stopped_by is None and outcome.session_id is None and run.session_id is not None:
             outcome = replace(outcome, session_id=run.session_id)
         return await self._with_files(run, outcome)
 
