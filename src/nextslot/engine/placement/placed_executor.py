@@ -539,7 +539,10 @@ class PlacedExecutor:
 
         assert self._store is not None
         await self._store.write(work)
-        one.state, one.has_begun, one.stored_at = PlacementState.RUNNING, True, self._clock.monotonic()
+        one.state, one.has_begun = PlacementState.RUNNING, True
+        # The claim is the first renewal: the wrapper may write its next one much later, if its storage fails.
+        one.stored_at = one.renewed_at = self._clock.monotonic()
+        one.lease_over_at = one.renewed_at + one.spec.lease_seconds
 
     async def _note_renewal(self, one: _Followed, now: float) -> None:
         if one.state is not PlacementState.RUNNING:
