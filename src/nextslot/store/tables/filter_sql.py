@@ -67,7 +67,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 _ARE_IN: Mapping[str, str] = {
     "finished_at": " and finished_at is not null",
     "duration": " and duration is not null",
-    "priority": "",
+    "priority": " and job_id >= ''",
 }
 RUNS = Listing("runs", ", ".join(rows.RUNS.columns), ("started_at", "run_id"))
 GROUPS = Listing("job_groups", ", ".join(rows.GROUPS.columns), ("created_at", "group_id"))
