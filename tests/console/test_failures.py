@@ -169,9 +169,11 @@ def test_the_list_of_jobs_is_sorted_by_headings_and_by_the_field(console: Consol
     console.page.get_by_label("Sort by").select_option("First ended first")
     expect(console.find("tbody tr").first).not_to_have_attribute("data-job", started or "")
     assert "sort=finished_at" in console.page.url
+    first = console.find("tbody tr").first.get_attribute("data-job")
 
     console.button("Took").click()
     expect(console.find("th[aria-sort=descending]")).to_contain_text("Took")
+    expect(console.find("tbody tr").first).not_to_have_attribute("data-job", first or "")
     longest = console.find("tbody tr").first.get_attribute("data-job")
     console.find("th[aria-sort=descending] button").click()
     expect(console.find("th[aria-sort=ascending]")).to_contain_text("Took")
