@@ -21,6 +21,7 @@ async def test_me_says_who_asks_what_they_may_do_and_where_events_are(tmp_path: 
             "office_id": "studio",
             "last_event": await server.scheduler.lists.last_event(),
             "extensions": ["adopt", "legacy", "mcp", "offices", "stories"],
+            "job_types": [],
         }
 
 

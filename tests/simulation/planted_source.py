@@ -150,8 +150,8 @@ BUGS = (
     Bug(
         "a node takes the slots of nodes whose names begin alike",
         "engine/dispatch/limits_and_slots.py",
-        "return int(slot) if node == self.node else None",
-        "return int(slot) if node.startswith(self.node) else None",
+        "if node != self.node:",
+        "if not node.startswith(self.node):",
         "tests/simulation/test_small_pages.py",
     ),
     Bug(
