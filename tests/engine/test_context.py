@@ -9,7 +9,7 @@ import pytest
 
 import nextslot
 from nextslot import NewJob, Scheduler
-from nextslot.domain import Actor, RequestContext
+from nextslot.domain import Actor, Job, RequestContext
 from nextslot.scheduler import Services
 from tests import databases
 from tests.engine.test_refusals import Groups
@@ -30,17 +30,20 @@ async def test_each_change_in_one_group_commit_has_its_own_actor_and_its_own_key
     async with scheduler:
         await scheduler.offices.create("shared", max_concurrent_jobs=0)
         callers = {name: _caller(scheduler, name) for name in NAMES}
+        waiting = {name: await scheduler.submit("work", {"seconds": 0}, await_signal={"name": "go"}) for name in NAMES}
         with Groups() as groups:
-            first = dict(zip(NAMES, await asyncio.gather(*(_ask(callers[name]) for name in NAMES)), strict=True))
-            again = dict(zip(NAMES, await asyncio.gather(*(_ask(callers[name]) for name in NAMES)), strict=True))
+            asked = [_ask(callers[name], waiting[name]) for name in NAMES]
+            first = dict(zip(NAMES, await asyncio.gather(*asked), strict=True))
+            asked = [_ask(callers[name], waiting[name]) for name in NAMES]
+            again = dict(zip(NAMES, await asyncio.gather(*asked), strict=True))
         entries = (await scheduler.lists.audit(limit=500)).items
 
     assert max(groups.sizes) > len(NAMES), "they meet in one group commit"
     assert {name: made["created_by"] for name, made in first.items()} == {name: {name} for name in NAMES}
     assert [again[name]["ids"] for name in NAMES] == [first[name]["ids"] for name in NAMES]
-    assert len({one for made in first.values() for one in made["ids"]}) == 6 * len(NAMES), "each made its own"
-    # Six things each, once, though each was asked for twice; and a direct request each time.
-    assert sorted(entry.actor for entry in entries) == sorted(NAMES * 8)
+    assert len({one for made in first.values() for one in made["ids"]}) == 7 * len(NAMES), "each made its own"
+    # Six things each, once, though each was asked for twice; and a direct request and an answer each time.
+    assert sorted(entry.actor for entry in entries) == sorted(NAMES * 10)
     assert all(entry.action == f"POST by {entry.actor}" for entry in entries)
     for entry in entries:
         assert _names_in(entry.details) <= {entry.actor}, "before and after are of its own change"
@@ -87,7 +90,7 @@ def _caller(scheduler: Scheduler, name: str) -> Services:
     return scheduler.for_caller(RequestContext(actor=actor, idempotency_key=f"the key of {name}"))
 
 
-async def _ask(caller: Services) -> dict[str, Any]:
+async def _ask(caller: Services, waiting: Job) -> dict[str, Any]:
     """Makes one of everything that stores who made it, all at once. Finds again what was made before."""
     name = caller.context.asked_by or ""
     kinds: list[Awaitable[tuple[str, str | None]]] = [
@@ -97,6 +100,7 @@ async def _ask(caller: Services) -> dict[str, Any]:
         _once(_template(caller, name), caller),
         _job(caller, name),
         _group(caller, name),
+        _signal(caller, waiting, name),
     ]
     made, ended = await asyncio.gather(
         asyncio.gather(*kinds), caller.run_direct("work", {"seconds": 0}, created_by=name)
@@ -135,6 +139,12 @@ async def _template(caller: Services, name: str) -> tuple[str, str | None]:
 async def _job(caller: Services, name: str) -> tuple[str, str | None]:
     job = await caller.submit("work", {"seconds": 0}, office_id="shared", created_by=name)
     return job.job_id, job.created_by
+
+
+async def _signal(caller: Services, job: Job, name: str) -> tuple[str, str | None]:
+    """Answers what the job will wait for; the same answer again returns the stored one."""
+    signal = await caller.signal(job, "go", signal_id=name)
+    return signal.chain_id, signal.sent_by
 
 
 async def _group(caller: Services, name: str) -> tuple[str, str | None]:

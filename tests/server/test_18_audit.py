@@ -29,15 +29,16 @@ from tests.support import running_scheduler
 from .support import Server, served
 
 SOURCE = Path(nextslot.__file__).parent
+EXTENSIONS = extension_api.used_by_server(configured=["gateway"])
 ROUTES = [
     route
-    for route in routes_of(
-        application(Scheduler("sqlite:///never-opened.db", extensions=extension_api.used_by_server()), Options())
-    )
+    for route in routes_of(application(Scheduler("sqlite:///never-opened.db", extensions=EXTENSIONS), Options()))
     if not set(route.methods or ()) <= SAFE
 ]
 HOOK = "http://127.0.0.1:9/"
 TOPIC = "how tides turn turbines"
+ASKED = [{"role": "user", "content": TOPIC}]
+MODELS = ("chat", "text", "numbers")
 
 
 class Case(NamedTuple):
@@ -124,6 +125,10 @@ CHANGES: dict[str, Case] = {
     "POST /api/nodes/{node_id}/drain": Case("/api/nodes/{node}/drain", {"undo": True}),
     "DELETE /api/nodes/{node_id}": Case("/api/nodes/gone", None, 204),
     "POST /api/jobs/{job_id}/lost": Case("/api/jobs/{placed}/lost"),
+    # Nothing listens at the addresses of the upstreams; each model has its own, because a silent one is held back.
+    "POST /v1/chat/completions": Case("/v1/chat/completions", {"model": "chat", "messages": ASKED}, 503),
+    "POST /v1/completions": Case("/v1/completions", {"model": "text", "prompt": TOPIC}, 503),
+    "POST /v1/embeddings": Case("/v1/embeddings", {"model": "numbers", "input": TOPIC}, 503),
 }
 # They only read: their scope is `read`, so the context of such a request can change nothing.
 READS: dict[str, Case] = {
@@ -217,6 +222,8 @@ async def prepared(directory: Path) -> Server:
     gone = Scheduler(databases.url(directory), data=directory, node="gone")
     async with gone:
         pass
+    upstreams = (f'[gateway.upstreams.{one}]\nbase_url = "{HOOK}"\nmodels = ["{one}"]\n' for one in MODELS)
+    (directory / "nextslot.toml").write_text("".join(upstreams))
     variables = {**databases.variables(directory), "NEXTSLOT_WEBHOOKS__ALLOW_PRIVATE": "true"}
     configuration = load(directory, environment=variables)
     configured = ConfiguredScheduler(configuration, sender=Mailbox())

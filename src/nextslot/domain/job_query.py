@@ -18,7 +18,7 @@ from nextslot.system.instant import Instant
 from . import JobStatus
 from .filters import JobFilter, folded
 
-# What is indexed of a title, and how much one query says.
+# How many characters of a title are indexed; the longest indexed word; the most terms and characters of a query.
 READ_CHARACTERS = 1_000
 LONGEST_WORD = 100
 MOST_TERMS = 30
@@ -60,10 +60,6 @@ class JobSearch(JobFilter):
     words: tuple[str, ...] = ()
     error_words: tuple[str, ...] = ()
     params: tuple[Param, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        return all(getattr(self, field.name) in ((), None) for field in fields(self))
 
     def matches(self, job: Any) -> bool:
         return JobFilter.matches(self, job) and self.finds(job.title, job.error_line, lambda: job.params)

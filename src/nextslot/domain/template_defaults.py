@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from nextslot.system.instant import Instant
 
@@ -41,16 +42,35 @@ def of_schedule(
     instant: Instant | None,
     params: Mapping[str, Json] | None = None,
     priority: int | None = None,
-) -> NewJob:
-    """Makes the job of an occurrence, or of a manual trigger, which may set parameters and a priority."""
-    wanted = next((one for one in (priority, schedule.priority) if one is not None), template.priority)
-    return NewJob(**{name: getattr(template, name) for name in SHARED})._replace(
-        params=merged(template.params, schedule.param_overrides, params),
-        office_id=schedule.office_id,
-        priority=wanted,
-        title=schedule.name,
-        scheduled_for=instant,
-        schedule_id=schedule.schedule_id,
+    created_by: str | None = None,
+) -> NewJob | NewGroup:
+    """Makes the job or group of an occurrence, or of a manual trigger, which may set parameters and a priority.
+
+    The schedule's overrides apply to every job of a group.
+    """
+    wanted = schedule.priority if priority is None else priority
+    same: dict[str, Any] = {
+        "office_id": schedule.office_id,
+        "schedule_id": schedule.schedule_id,
+        "created_by": created_by,
+    }
+    if template.jobs is None:
+        return NewJob(**{name: getattr(template, name) for name in SHARED})._replace(
+            params=merged(template.params, schedule.param_overrides, params),
+            priority=template.priority if wanted is None else wanted,
+            title=schedule.name,
+            scheduled_for=instant,
+            **same,
+        )
+    made = members(template, merged(schedule.param_overrides, params), wanted, scheduled_for=instant, **same)
+    return NewGroup(
+        jobs=[new._replace(title=new.title or schedule.name) for new in made],
+        mode=template.mode,
+        on_failure=template.on_failure,
+        name=schedule.name,
+        webhook=template.webhook,
+        template_id=template.template_id,
+        **same,
     )
 
 
@@ -82,34 +102,6 @@ def group_of_template(wanted: NewGroup, template: Template) -> NewGroup:
         name=wanted.name or template.name,
         webhook=wanted.webhook or template.webhook,
         office_id=template.office_id,
-    )
-
-
-def group_of_schedule(
-    schedule: Schedule,
-    template: Template,
-    instant: Instant | None,
-    params: Mapping[str, Json] | None = None,
-    priority: int | None = None,
-) -> NewGroup:
-    """Makes the group of an occurrence, or of a manual trigger. The schedule's overrides apply to every job."""
-    made = members(
-        template,
-        merged(schedule.param_overrides, params),
-        priority if priority is not None else schedule.priority,
-        office_id=schedule.office_id,
-        schedule_id=schedule.schedule_id,
-        scheduled_for=instant,
-    )
-    return NewGroup(
-        jobs=[new._replace(title=new.title or schedule.name) for new in made],
-        mode=template.mode,
-        on_failure=template.on_failure,
-        name=schedule.name,
-        webhook=template.webhook,
-        template_id=template.template_id,
-        schedule_id=schedule.schedule_id,
-        office_id=schedule.office_id,
     )
 
 

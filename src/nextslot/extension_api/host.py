@@ -3,7 +3,7 @@
 The other names are here for annotations, and for works over a transaction.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,3 @@ class Statements:
 
     def rows(self, tx: Tx, statement: str, /, **values: object) -> list[Row]:
         return tx.select(extension_statements(self._file)[statement], values)
-
-    def texts(self) -> Mapping[str, str]:
-        return extension_statements(self._file)

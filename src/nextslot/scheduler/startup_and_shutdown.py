@@ -15,7 +15,6 @@ from nextslot.engine.placement.placed_runner import PlacedRunner
 from nextslot.errors import NextslotError, Unavailable
 from nextslot.services.unit_of_work import STARTING, UnitOfWork
 from nextslot.store.contract import Closing, Effects, Store, Tx, Work
-from nextslot.store.open_store import abandon_store
 
 from .readiness import in_words
 from .runtime import Runtime
@@ -290,7 +289,7 @@ class Lifespan(Services):
         self._runtime.dispatcher.stop()
         self._runtime.timer.stop()
         if self._store is not None and self._runner is not None:
-            abandon_store(self._store)
+            self._store.abandon()
             await self._runner.abandon()
             await self._runtime.shipping.close()
             await self._runtime.files_of_nodes.close()

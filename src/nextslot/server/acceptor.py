@@ -86,10 +86,6 @@ class Acceptor:
         listener.setblocking(False)
         self._thread.start()
 
-    @property
-    def untaken(self) -> int:
-        return len(self._untaken)
-
     def close(self) -> None:
         """Stops accepting. Connections that were queued for the event loop stay open."""
         self._is_over.set()

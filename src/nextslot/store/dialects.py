@@ -23,6 +23,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from nextslot.errors import SchemaTooNew
+
 from .tables import rows
 
 _NAME = re.compile(r"^-- ([a-z_]+): .+$", re.MULTILINE)
@@ -219,6 +221,16 @@ def migrations() -> Sequence[tuple[int, str, str]]:
             number, _, name = file.name.removesuffix(".sql").partition("_")
             found.append((int(number), name, file.read_text()))
     return sorted(found)
+
+
+def steps_after(done: int, last: int | None = None, place: str = "this database") -> list[tuple[int, str, str]]:
+    """Returns the schema files that follow version `done`, until `last`. Refuses a schema newer than this release."""
+    steps = migrations()
+    if done > steps[-1][0]:
+        raise SchemaTooNew(
+            f"{place} has schema {done}, but this release knows only {steps[-1][0]}: use a newer release"
+        )
+    return [step for step in steps if done < step[0] <= (last or step[0])]
 
 
 def rules() -> frozenset[str]:

@@ -126,11 +126,6 @@ def load_export(source: Path, url: str, progress: Progress) -> Moved:
     return move_postgres.load(source, url, progress)
 
 
-def abandon_store(store: Store) -> None:
-    """Drops a store as a crash would: waiting works never run, and nothing is flushed."""
-    store.abandon()
-
-
 def is_shared(url: str) -> bool:
     """Returns whether several nodes can use the database."""
     return url.startswith(_POSTGRES)

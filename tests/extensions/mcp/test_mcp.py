@@ -227,8 +227,13 @@ async def test_an_agent_cancels_its_own_jobs_and_no_others(server: ServerProcess
 
         assert all("was submitted by 'submit a', not by you" in one for one in refused[:2])
         assert "there is no job" in refused[2]
+        headers = {"X-API-Key": server.keys["admin"]}
+        entries = httpx2.get(f"{server.url}/api/audit", params={"limit": 20}, headers=headers).json()["items"]
+
         assert cancelled["job_id"] == job["job_id"]
         assert ended["status"] in ("CANCELLED", "FAILED")
+        cancel = f"/api/jobs/{job['job_id']}/cancel"
+        assert [one["actor"] for one in entries if one["target"] == cancel] == ["submit a"], "no refused call is there"
 
 
 async def test_every_tool_needs_the_scope_that_it_names_and_is_shown_to_those_who_have_it(

@@ -79,35 +79,22 @@ class Lanes:
         """Returns the lane of a job with these properties, and stores the lane if it does not exist."""
         if affinity is not None and not any(resource in self.affinity_waits for resource in resources):
             affinity = None
-        told = str(sorted(resources.items())) + ("" if affinity is None else f" {affinity}")
+        needs = str(sorted(resources.items())) + ("" if affinity is None else f" {affinity}")
         if limit_keys:
-            told += f" {sorted(limit_keys)}"
-        wanted = (office.office_id, role, job_type, told)
+            needs += f" {sorted(limit_keys)}"
+        wanted = (office.office_id, role, job_type, needs)
         known = self._known.by_limits.get(wanted) or tx.local(self._new_known).by_limits.get(wanted)
         if known is None:
-            known = self._stored_lane(tx, office, role, job_type, resources, affinity, limit_keys)
+            keys, local, shared, class_key = self._limits_of(office, role, job_type, resources, affinity, limit_keys)
+            known = lanes.find(tx, office.office_id, class_key, local)
+            if known is None:
+                for key in keys:
+                    lanes.add_limit(tx, key, self.policy.capacity(key, office))
+                if not lanes.has_class(tx, office.office_id, class_key):
+                    tx.local(NewLanes).new_classes.setdefault(office.office_id, set()).add(class_key)
+                known = lanes.add(tx, office.office_id, job_type, resources, local, shared, class_key, affinity)
             tx.local(self._new_known).by_limits[wanted] = known
         return known
-
-    def _stored_lane(
-        self,
-        tx: Tx,
-        office: Office,
-        role: str | None,
-        job_type: str,
-        resources: Mapping[str, int],
-        affinity: str | None,
-        limit_keys: Sequence[str] | None,
-    ) -> int:
-        keys, local, shared, class_key = self._limits_of(office, role, job_type, resources, affinity, limit_keys)
-        lane_id = lanes.find(tx, office.office_id, class_key, local)
-        if lane_id is None:
-            for key in keys:
-                lanes.add_limit(tx, key, self.policy.capacity(key, office))
-            if not lanes.has_class(tx, office.office_id, class_key):
-                tx.local(NewLanes).new_classes.setdefault(office.office_id, set()).add(class_key)
-            lane_id = lanes.add(tx, office.office_id, job_type, resources, local, shared, class_key, affinity)
-        return lane_id
 
     def combination(
         self,

@@ -140,9 +140,6 @@ class PlacedExecutor:
         self._watches[name] = watch
         self._outages.set_probe(name, watch.probe)
 
-    def watch(self, name: str) -> EngineWatch | None:
-        return self._watches.get(name)
-
     def problem(self, name: str) -> str | None:
         """Returns why an engine does not answer this node; None if the engine answers, or got no request yet."""
         watch = self._watches.get(name)

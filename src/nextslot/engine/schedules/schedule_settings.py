@@ -7,6 +7,7 @@ from typing import Any
 from nextslot.domain import (
     CatchUp,
     Json,
+    NewJob,
     Overlap,
     Schedule,
     Template,
@@ -15,7 +16,7 @@ from nextslot.domain import (
     request_checks,
 )
 from nextslot.domain.declared_values import declared
-from nextslot.domain.template_defaults import group_of_schedule, of_schedule
+from nextslot.domain.template_defaults import of_schedule
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.settings.audit_log import AuditLog
 from nextslot.engine.submit.intake import Intake
@@ -151,10 +152,8 @@ class ScheduleSettings:
             what = "does not exist; create it" if office is None else "is archived; make it active"
             raise Invalid(f"the office {schedule.office_id!r} {what}, or give another", field="office_id")
         try:
-            if template.jobs is None:
-                self._intake.check([of_schedule(schedule, template, None)], now)
-            else:
-                self._intake.check(group_of_schedule(schedule, template, None).jobs, now)
+            made = of_schedule(schedule, template, None)
+            self._intake.check([made] if isinstance(made, NewJob) else made.jobs, now)
         except Invalid as error:
             raise Invalid([_for_schedule(problem) for problem in error.problems]) from None
 

@@ -27,7 +27,7 @@ from nextslot.domain import (
 )
 from nextslot.domain.catch_up import Skipped
 from nextslot.domain.cron import Cron, parse
-from nextslot.domain.template_defaults import group_of_schedule, of_schedule, types_of
+from nextslot.domain.template_defaults import of_schedule, types_of
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.settings.office_quotas import OfficeQuotas, OfficeRoom
 from nextslot.engine.settings.stored_bytes import StoredBytes
@@ -120,7 +120,13 @@ class ScheduleTrigger:
         return replace(schedule, accounted_until=max(schedule.accounted_until, now))
 
     def trigger(
-        self, tx: Tx, schedule_id: str, params: Mapping[str, Json] | None, priority: int | None, now: Instant
+        self,
+        tx: Tx,
+        schedule_id: str,
+        params: Mapping[str, Json] | None,
+        priority: int | None,
+        created_by: str | None,
+        now: Instant,
     ) -> Job | Group:
         """Creates a job or group of this schedule by hand, now. It is not an occurrence, and ignores `enabled` and
         `overlap`.
@@ -137,7 +143,7 @@ class ScheduleTrigger:
         problems = list(request_checks.json_problems("params", params)) if params is not None else []
         if problems:
             raise Invalid(problems)
-        [made] = self._make(tx, [_new(schedule, template, None, params, priority)], now)
+        [made] = self._make(tx, [of_schedule(schedule, template, None, params, priority, created_by)], now)
         if isinstance(made, Invalid):
             raise made
         progress = Progress(schedule_id, now, schedule.accounted_until, schedule.next_trigger_at)
@@ -228,7 +234,7 @@ class ScheduleTrigger:
             if schedule.overlap is Overlap.SKIP and schedule.schedule_id in at_work:
                 batch.skipped.append((schedule, catch_up.one(instant, SkipReason.OVERLAP)))
                 continue
-            new = _new(schedule, template, instant)
+            new = of_schedule(schedule, template, instant)
             if (problem := self._over_quota(tx, batch, schedule.office_id, new, now)) is not None:
                 batch.skipped.append((schedule, catch_up.one(instant, SkipReason.REFUSED, problem)))
                 continue
@@ -327,17 +333,6 @@ def _readable(schedule: Schedule) -> Cron | None:
         return parse(schedule.cron_expression, schedule.timezone)
     except Invalid:
         return None
-
-
-def _new(
-    schedule: Schedule,
-    template: Template,
-    instant: Instant | None,
-    params: Mapping[str, Json] | None = None,
-    priority: int | None = None,
-) -> NewJob | NewGroup:
-    make = of_schedule if template.jobs is None else group_of_schedule
-    return make(schedule, template, instant, params, priority)
 
 
 def _made(job: Job | Invalid) -> _Made | Invalid:

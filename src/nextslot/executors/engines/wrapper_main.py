@@ -85,7 +85,7 @@ class Wrapper:
         self._refused: list[Any] | None = None
         self._lost: str | None = None
         self._status: int | None = None
-        self._began = self._renewed = self._last_output = now()
+        self._began = self._last_output = now()
         self._next_look = self._next_renewal = 0.0
         self._renewals = 0
         self._buffer = b""

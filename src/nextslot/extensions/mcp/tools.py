@@ -96,7 +96,7 @@ def _annotations(name: str) -> ToolAnnotations:
 
 @contextmanager
 def _refusals(kind: type[Exception] = ToolError) -> Any:
-    """Makes the answer to a refused request of its sentence, with what an agent can do."""
+    """Answers a refused request with its sentence, and with what the agent can do."""
     try:
         yield
     except NextslotError as error:
@@ -507,7 +507,7 @@ def _add_resources(server: MCPServer[Any], connect: Connect) -> None:
 async def _run_of(api: Api, job_id: str) -> str:
     job = await _last_of(api, job_id)
     if job.get("run") is None:
-        raise ResourceError(f"job {job_id} is {job['status']} and has not run yet")
+        raise ResourceError(f"job {job_id} is {job['status']} and has not run yet; wait_for_job waits for it")
     return str(job["run"]["run_id"])
 
 

@@ -30,7 +30,7 @@ from nextslot.executors.engines.contract import (
 PREFIX = "nextslot-"
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 CONNECT_SECONDS, ANSWER_SECONDS, MOST_ANSWER_BYTES = 5.0, 30.0, 64 * 1024 * 1024
-# The list has the jobs of everybody since the start of the cluster. So a few runs are asked for one by one.
+# The list has the jobs of all users since the start of the cluster, so a few runs are requested one by one.
 MOST_SINGLE = 20
 # Ended jobs wait so long for their deletion: Ray refuses it until it has seen the end, and a job that is deleted in the
 # second after that comes back as a failed one.
@@ -183,7 +183,7 @@ def _request(handle: str, submission: Submission) -> dict[str, Any]:
         "entrypoint": f"exec {shlex.join(submission.argv)}",
         "submission_id": handle,
         "runtime_env": runtime,
-        # Without CPUs of its own, a job runs on the head, and any number of them at once.
+        # Ray runs a job that requests no CPU on the head node, and any number of such jobs at once.
         NUMBERS[CPUS]: 1,
     }
     for name, field in NUMBERS.items():

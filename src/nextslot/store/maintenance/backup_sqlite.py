@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import apsw
 
-from nextslot.errors import SchemaTooNew, StoreError
+from nextslot.errors import StoreError
 from nextslot.store import dialects
 from nextslot.store.contract import Work
 from nextslot.store.sqlite import acknowledged_commits
@@ -78,12 +78,7 @@ def _pending(connection: apsw.Connection) -> list[str]:
     done = 0
     if connection.table_exists(None, "schema_migrations"):
         done = connection.execute("select coalesce(max(version), 0) from schema_migrations").get
-    steps = dialects.migrations()
-    if done > steps[-1][0]:
-        raise SchemaTooNew(
-            f"this database has schema {done}, but this release knows only {steps[-1][0]}: use a newer release"
-        )
-    return [f"{number:04d}_{name}" for number, name, _ in steps if number > done]
+    return [f"{number:04d}_{name}" for number, name, _ in dialects.steps_after(done)]
 
 
 def apply_migrations(path: Path) -> list[str]:

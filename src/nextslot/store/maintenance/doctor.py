@@ -6,7 +6,7 @@ Compares stored counters with counted rows, and queries for rows that violate an
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import add
 
 from nextslot.domain.limits import office_key
 from nextslot.store.contract import Row, Tx
@@ -33,20 +33,10 @@ class _Lane:
     first: lanes.Bound | None
 
 
-class _Sums(NamedTuple):
-    """The counters of a lane that an office's statistics add up. Only the sums over an office are meaningful."""
-
-    running: int = 0
-    chains: int = 0
-    completed: int = 0
-    skipped: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    completion_us: int = 0
-
-    def plus(self, other: "_Sums") -> "_Sums":
-        return _Sums(*(mine + more for mine, more in zip(self, other, strict=True)))
-
+# The counters of a lane that an office's statistics add up. Only the sums over an office are meaningful.
+_SUMS = tuple(name for name in lanes.LaneTally.__slots__ if name != "ready")
+_Sums = tuple[int, ...]
+_NO_SUMS: _Sums = (0,) * len(_SUMS)
 
 # The most findings about rollups: where one is wrong, many usually are.
 MOST_ROLLUPS = 100
@@ -165,7 +155,7 @@ def _repair_sums(tx: Tx) -> int:
     wrong = {office_id for office_id, _, _ in _wrong_sums(stored, counted, offices)}
     for lane_id, office_id in offices.items():
         if office_id in wrong:
-            values = counted.get(lane_id, _Sums())._asdict()
+            values = dict(zip(_SUMS, counted.get(lane_id, _NO_SUMS), strict=True))
             del values["running"]  # This counter of the lane is already correct here.
             tx.execute("doctor.repair_sums", lane_id=lane_id, **values)
     return len(wrong)
@@ -190,7 +180,7 @@ def _counter_findings(tx: Tx) -> Iterator[Finding]:
 
 def _sum_findings(tx: Tx) -> Iterator[Finding]:
     for office_id, has, right in _wrong_sums(*_sums(tx)):
-        for name, one, other in zip(_Sums._fields, has, right, strict=True):
+        for name, one, other in zip(_SUMS, has, right, strict=True):
             if one != other:
                 problem = f"{name} of the office {office_id!r} is stored as {one}, but counted as {other}"
                 yield Finding(f"offices.{name}", problem, REPAIR)
@@ -199,12 +189,9 @@ def _sum_findings(tx: Tx) -> Iterator[Finding]:
 def _sums(tx: Tx) -> tuple[dict[int, _Sums], dict[int, _Sums], dict[int, str]]:
     """Returns the sums of each lane, as stored and as counted; and the office of each lane."""
     rows = tx.rows("doctor.sums")
-    stored = {lane_id: _Sums(*sums) for lane_id, _, *sums in rows}
+    stored = {lane_id: tuple(sums) for lane_id, _, *sums in rows}
     completions = _counts(tx, "doctor.counted_completions")
-    counted = {
-        lane_id: _Sums(*sums)._replace(completion_us=completions.get(lane_id, 0))
-        for lane_id, *sums in tx.rows("doctor.counted_sums")
-    }
+    counted = {lane_id: (*sums, completions.get(lane_id, 0)) for lane_id, *sums in tx.rows("doctor.counted_sums")}
     return stored, counted, {lane_id: office_id for lane_id, office_id, *_ in rows}
 
 
@@ -215,9 +202,13 @@ def _wrong_sums(
     has: dict[str, _Sums] = {}
     right: dict[str, _Sums] = {}
     for lane_id, office_id in offices.items():
-        has[office_id] = has.get(office_id, _Sums()).plus(stored[lane_id])
-        right[office_id] = right.get(office_id, _Sums()).plus(counted.get(lane_id, _Sums()))
+        has[office_id] = _plus(has.get(office_id, _NO_SUMS), stored[lane_id])
+        right[office_id] = _plus(right.get(office_id, _NO_SUMS), counted.get(lane_id, _NO_SUMS))
     return [(office_id, has[office_id], right[office_id]) for office_id in has if has[office_id] != right[office_id]]
+
+
+def _plus(one: _Sums, other: _Sums) -> _Sums:
+    return tuple(map(add, one, other))
 
 
 def _invariant_findings(tx: Tx) -> Iterator[Finding]:

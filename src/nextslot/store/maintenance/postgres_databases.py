@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from nextslot.errors import CommitUnknown, SchemaTooNew, StoreError, Unavailable
+from nextslot.errors import CommitUnknown, StoreError, Unavailable
 from nextslot.store import dialects
 from nextslot.store.postgres.sessions import Address, Connection, Session, connect, is_lost, translated
 
@@ -84,12 +84,8 @@ def commit(session: Session, what: str, advice: str = "try again") -> None:
 
 
 def steps_of(connection: Connection, address: Address) -> list[str]:
-    done, steps = schema_of(connection), dialects.migrations()
-    if done > steps[-1][0]:
-        raise SchemaTooNew(
-            f"{address.place} has schema {done}, but this release knows only {steps[-1][0]}: use a newer release"
-        )
-    return [f"{number:04d}_{name}" for number, name, _ in steps if number > done]
+    steps = dialects.steps_after(schema_of(connection), place=address.place)
+    return [f"{number:04d}_{name}" for number, name, _ in steps]
 
 
 def schema_of(connection: Connection) -> int:

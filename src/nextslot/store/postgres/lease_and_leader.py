@@ -61,7 +61,6 @@ class Lease:
         self._heartbeat = None if vitals is None else vitals.heartbeat
         self._loop = asyncio.get_running_loop()
         self._own_loop: asyncio.AbstractEventLoop | None = None
-        self._life: asyncio.Task[None] | None = None
         self._wakeup = asyncio.Event()
         self._is_over = False
         self._is_leader = False

@@ -25,7 +25,6 @@ from nextslot.errors import (
     AlreadyOpen,
     Away,
     Refused,
-    SchemaTooNew,
     StoreError,
     Unavailable,
 )
@@ -390,16 +389,10 @@ def migrate_tables(connection: Connection, last: int | None = None) -> None:
     for table in (_MIGRATIONS, _MARKS):
         connection.execute(table, prepare=False)
     done: int = _fetch_value(connection, "select coalesce(max(version), 0) from schema_migrations")
-    steps = dialects.migrations()
-    if done > steps[-1][0]:
-        raise SchemaTooNew(
-            f"this database has schema {done}, but this release knows only {steps[-1][0]}: use a newer release"
-        )
-    for number, name, schema in steps:
-        if done < number <= (last or number):
-            for statement in dialects.for_postgres(schema):
-                connection.execute(statement, prepare=False)
-            connection.execute("insert into schema_migrations values (%s, %s)", (number, name))
+    for number, name, schema in dialects.steps_after(done, last):
+        for statement in dialects.for_postgres(schema):
+            connection.execute(statement, prepare=False)
+        connection.execute("insert into schema_migrations values (%s, %s)", (number, name))
     connection.execute(
         f"insert into commit_marks (node, mark) values ('{OFFLINE}', 0) on conflict (node) do nothing", prepare=False
     )

@@ -26,7 +26,6 @@ from nextslot.errors import (
     Damaged,
     DiskLow,
     Refused,
-    SchemaTooNew,
     StoreError,
     Unavailable,
 )
@@ -333,17 +332,11 @@ def migrate(connection: apsw.Connection, last: int | None = None) -> None:
     """
     connection.execute("create table if not exists schema_migrations (version integer primary key, name text) strict")
     done: int = connection.execute("select coalesce(max(version), 0) from schema_migrations").get
-    steps = dialects.migrations()
-    if done > steps[-1][0]:
-        raise SchemaTooNew(
-            f"this database has schema {done}, but this release knows only {steps[-1][0]}: use a newer release"
-        )
-    for number, name, schema in steps:
-        if done < number <= (last or number):
-            with connection:
-                for statement in dialects.for_sqlite(schema):
-                    connection.execute(statement)
-                connection.execute("insert into schema_migrations values (?, ?)", (number, name))
+    for number, name, schema in dialects.steps_after(done, last):
+        with connection:
+            for statement in dialects.for_sqlite(schema):
+                connection.execute(statement)
+            connection.execute("insert into schema_migrations values (?, ?)", (number, name))
 
 
 def refuse_affected_version(version: str) -> None:

@@ -46,16 +46,7 @@ class LaneTally:
     completion_us: int = 0
 
     def values(self) -> dict[str, int]:
-        return {
-            "ready": self.ready,
-            "running": self.running,
-            "chains": self.chains,
-            "completed": self.completed,
-            "skipped": self.skipped,
-            "failed": self.failed,
-            "cancelled": self.cancelled,
-            "completion_us": self.completion_us,
-        }
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def find(tx: Tx, office_id: str, class_key: str, local: Mapping[str, int]) -> int | None:
