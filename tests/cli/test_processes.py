@@ -237,16 +237,18 @@ def test_while_it_starts_HTTP_and_commands_say_what_ready_says(tmp_path: Path) -
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
-        with started("serve", "--data", str(tmp_path), "--database", database, "--port", str(port)):
-            with httpx2.Client(base_url=url, timeout=20, transport=httpx2.HTTPTransport(retries=8)) as http:
-                # What it says changes once, when the first try to connect has timed out: until then, ask again.
-                for _ in range(3):
-                    paths = ("/ready", "/api/jobs", "/api/status", "/api/queue")
-                    answers = {path: http.get(path) for path in paths}
-                    ls = subprocess.run([*PROGRAM, "ls", "--url", url], text=True, capture_output=True, check=False)
-                    said = {path: answer.json()["detail"] for path, answer in answers.items()}
-                    if http.get("/ready").json()["detail"] == said["/ready"]:
-                        break
+        paths = ("/ready", "/api/jobs", "/api/status", "/api/queue")
+        with (
+            started("serve", "--data", str(tmp_path), "--database", database, "--port", str(port)),
+            httpx2.Client(base_url=url, timeout=20, transport=httpx2.HTTPTransport(retries=8)) as http,
+        ):
+            # What it says changes once, when the first try to connect has timed out: then ask again.
+            while True:
+                answers = {path: http.get(path) for path in paths}
+                said = {path: answer.json()["detail"] for path, answer in answers.items()}
+                ls = subprocess.run([*PROGRAM, "ls", "--url", url], text=True, capture_output=True, check=False)
+                if http.get("/ready").json()["detail"] == said["/ready"]:
+                    break
 
     assert {answer.status_code for answer in answers.values()} == {503}
     assert set(said.values()) == {said["/ready"]}
