@@ -3,6 +3,7 @@
 import { t } from "../i18n.js";
 import { attempt, Empty, Section, sentence } from "../parts.js";
 import { get, Problem, send, stream } from "../api.js";
+import { rest } from "../live.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../lib.js";
 import { LEVELS, Lines } from "../log-lines.js";
 import { change, link } from "../router.js";
@@ -378,8 +379,9 @@ class Reader {
 
   // Follows the log into a model from a byte on, until the run has ended.
   async #read(model, offset, abort, came = () => this.model === model) {
-    const signal = abort.signal;
-    for (let pause = 500; !signal.aborted; pause = Math.min(pause * 2, 10_000)) {
+    for (let pause = 500; !abort.signal.aborted; pause = Math.min(pause * 2, 10_000)) {
+      await rest.isOver(abort.signal);
+      const signal = AbortSignal.any([abort.signal, rest.signal]);
       try {
         for await (const one of stream(`api/job-runs/${this.runId}/log`, { query: { offset }, signal })) {
           pause = 500;
@@ -396,6 +398,7 @@ class Reader {
           if (came(offset, false)) this.#told(Math.max(this.bytes, offset), t("so_far"));
         }
       } catch (error) {
+        if (rest.isOn) continue;
         if (error.name === "AbortError" || (error instanceof Problem && error.status >= 400 && error.status < 500)) throw error;
         this.#told(this.bytes, t("so_far_the_line_is_lost"));
       }
