@@ -180,7 +180,7 @@ function Shell({ forget }) {
     <main id="main" tabindex="-1">
       ${
         shown
-          ? html`<${View} key=${place.view + (place.parts.length ? "/" : "")} place=${place}
+          ? html`<${View} key=${[place.view, ...place.parts].join("/")} place=${place}
             load=${place.parts.length && shown[2] ? shown[2] : shown[1]} />`
           : html`<${Empty}>${isOff ? t("the_extension_offices_is_off_on") : t("there_is_no_such_view")} <a href=${link("now")}>${t("now")}</a><//>`
       }
