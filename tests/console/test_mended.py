@@ -337,7 +337,7 @@ def test_what_one_thing_offers_is_gone_before_the_next_one_is_there(
     dangerous = console.find("main button.danger")
     expect(dangerous).to_have_count(1)
     held: list[Route] = []
-    console.page.route(f"**/api/*/{other}*", held.append)
+    console.page.route(f"**/api/*/{other}*", lambda route: held.append(route))
 
     console.page.evaluate(f"location.hash = '#/{view}/{other}'")
 
