@@ -80,13 +80,24 @@ def test_the_words_of_a_calendar_stay_in_their_day(locale: str, browser: Browser
 
         for size in (PHONE, TABLET, DESK):
             console.page.set_viewport_size(size)
-            assert (
-                console.page.evaluate("""() => [...document.querySelectorAll(".calendar .day")].filter((day) =>
-                [...day.querySelectorAll("span")].some((one) =>
-                    one.getBoundingClientRect().right > day.getBoundingClientRect().right + 1)
-            ).map((one) => one.textContent)""")
-                == []
-            )
+            assert console.page.evaluate(OUT_OF_ITS_DAY) == []
+            assert set(console.page.evaluate(LINES_OF_A_COUNT)) == {1}
+            # A date and a time, each in one piece.
+            assert max(console.page.evaluate(LINES_OF_A_TIME)) <= 2
+
+
+OUT_OF_ITS_DAY = """() => [...document.querySelectorAll(".calendar .day")].filter((day) =>
+    [...day.querySelectorAll("span")].some((one) =>
+        one.getBoundingClientRect().right > day.getBoundingClientRect().right + 1)
+).map((one) => one.textContent)"""
+
+LINES = """((one) => {
+    const range = document.createRange();
+    range.selectNodeContents(one);
+    return new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size;
+})"""
+LINES_OF_A_COUNT = f"() => [...document.querySelectorAll('.calendar .status')].map((one) => {LINES}(one.firstChild))"
+LINES_OF_A_TIME = f"() => [...document.querySelectorAll('main tbody time')].map({LINES})"
 
 
 def test_a_name_of_wide_letters_stays_in_its_node(console: Console, server: ServerThread) -> None:
