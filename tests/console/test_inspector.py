@@ -32,6 +32,9 @@ async def speak(run: RunContext, kind: str = "colours") -> str:
                 run.log.warning("line %d is \x1b[33mslow\x1b[0m", number)
             else:
                 run.log.info("line %d \x1b[32mok\x1b[0m \x1b[38;2;250;10;10mred\x1b[0m", number)
+    elif kind == "raised":
+        run.log.error("Traceback (most recent call last):\n  File 'a.py', line 3, in work\nshop.NoStock: none left")
+        run.log.info("goes on")
     elif kind == "long":
         run.log.info("\n".join(f"row {number} {'x' * 40}" for number in range(1, LINES + 1)))
     elif kind == "wide":
@@ -110,6 +113,17 @@ def test_the_first_error_is_found_and_levels_pick_out_lines(console: Console, se
     expect(console.find("#L702")).to_contain_text("at main")
     console.page.get_by_label("Levels").select_option(label="errors")
     expect(console.find("pre.log .row")).to_have_count(3)
+
+
+def test_the_line_that_ends_a_traceback_is_an_error_whatever_the_exception_is_called(
+    console: Console, server: ServerThread
+) -> None:
+    console.open(f"jobs/{said(server, 'raised')}")
+
+    console.page.get_by_label("Levels").select_option(label="errors")
+
+    expect(console.find("pre.log .row")).to_have_count(3)
+    expect(console.find("pre.log .row").last).to_contain_text("shop.NoStock: none left")
 
 
 def test_a_text_is_found_marked_and_walked_through(console: Console, server: ServerThread) -> None:

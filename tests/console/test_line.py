@@ -52,6 +52,46 @@ def test_a_lost_line_is_said_and_what_was_missed_is_caught_up(
         console.says("3 missed events caught up")
 
 
+# Chromium draws every page of a test as if it were in sight.
+AWAY = """
+    Object.defineProperty(Document.prototype, "visibilityState", { get: () => (window.isAway ? "hidden" : "visible") });
+    window.isAway = %s;
+"""
+
+
+def test_a_page_out_of_sight_gives_its_line_back_and_catches_up_when_it_is_seen(
+    console: Console, server: ServerThread
+) -> None:
+    scheduler = server.server.scheduler
+    server.run(scheduler.pause(office_id="default"))
+    console.page.add_init_script(AWAY % "false")
+    console.open("now")
+
+    with console.page.expect_event("requestfailed", lambda one: "api/events" in one.url):
+        console.page.evaluate("isAway = true; document.dispatchEvent(new Event('visibilitychange'))")
+    server.run(scheduler.submit("echo", title="meanwhile"))
+    console.page.evaluate("isAway = false; document.dispatchEvent(new Event('visibilitychange'))")
+
+    expect(console.find(".line")).to_have_text("live")
+    expect(console.find(".queue li .what a", has_text="meanwhile")).to_be_visible()
+    expect(console.find(".toast, .outage")).to_have_count(0)
+
+
+def test_many_pages_of_one_browser_are_open_at_once(browser: Browser, server: ServerThread) -> None:
+    # A browser opens six connections to a server.
+    with opened(browser, server.url) as console:
+        others = [console.page.context.new_page() for _ in range(8)]
+        for page in others:
+            page.add_init_script(AWAY % "true")
+            page.goto(f"{server.url}/console/#/schedules")
+            expect(page.locator("main h1")).to_have_text("Schedules")
+            expect(page.locator("main .empty")).to_contain_text("None yet")
+
+        console.open("schedules").loaded()
+
+        expect(console.find(".line")).to_have_text("live")
+
+
 def test_an_event_that_happens_elsewhere_is_seen_at_once(console: Console, server: ServerThread) -> None:
     console.open("now")
     scheduler = server.server.scheduler

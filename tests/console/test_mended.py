@@ -164,6 +164,38 @@ def test_what_the_server_refuses_is_said_at_its_field_and_the_dialog_stays(
     expect(console.dialog().locator("#field-params-help")).to_contain_text("object")
 
 
+def test_a_switch_that_is_not_set_is_left_to_the_handler_and_can_be_set_to_no(
+    console: Console, server: ServerThread
+) -> None:
+    async def clean(run: RunContext, denoise: bool = True) -> bool:
+        return denoise
+
+    server.server.scheduler.job_types.add("clean", clean)
+    for choice, params, result in (("–", {}, True), ("no", {"denoise": False}, False)):
+        console.open("now").open("submit?type=clean").loaded()
+        console.page.get_by_label("denoise").select_option(label=choice)
+        console.button("Submit").click()
+        expect(console.find("h1 ~ .status")).to_have_text("completed")
+
+        job = server.run(server.server.scheduler.job(console.page.url.rsplit("/", 1)[1]))
+        run = server.run(server.server.scheduler.run_of(job))
+        assert run is not None
+        assert (job.params, run.result) == (params, result)
+
+
+def test_the_overview_counts_the_failures_that_it_does_not_name(console: Console, server: ServerThread) -> None:
+    for message in ("red", "green", "blue", "grey", "black"):
+        fail(server, "one", "two", "three", params={"message": message})
+
+    console.open("overview").loaded()
+
+    verdict = console.find(".verdict")
+    expect(verdict).to_contain_text("5 problems")
+    expect(verdict.get_by_role("link", name="fail failed 3 times")).to_have_count(3)
+    verdict.get_by_role("link", name="2 other kinds of failure").click()
+    expect(console.find(".failures > li")).to_have_count(5)
+
+
 def test_an_empty_field_that_is_required_is_not_submitted(console: Console, server: ServerThread) -> None:
     async def greet(run: RunContext, name: str) -> str:
         return name
@@ -288,6 +320,33 @@ def test_a_view_that_could_not_be_loaded_opens_when_the_server_is_back(browser: 
         console.page.unroute("**/views/schedules.js")
 
         expect(console.find("main h1")).to_have_text("Schedules")
+
+
+@pytest.mark.parametrize("view", ["offices", "schedules"])
+def test_what_one_thing_offers_is_gone_before_the_next_one_is_there(
+    view: str, console: Console, server: ServerThread
+) -> None:
+    scheduler = server.server.scheduler
+    template = server.run(scheduler.templates.create("echoes", "echo"))
+    made = [
+        server.run(scheduler.schedules.create(name, template.template_id, "0 0 1 1 *")) for name in ("first", "second")
+    ]
+    server.run(scheduler.offices.create("studio"))
+    one, other = ("default", "studio") if view == "offices" else (made[0].schedule_id, made[1].schedule_id)
+    console.open(f"{view}/{one}").loaded()
+    dangerous = console.find("main button.danger")
+    expect(dangerous.first).to_be_visible()
+    held: list[Route] = []
+    console.page.route(f"**/api/*/{other}*", lambda route: held.append(route))
+
+    console.page.evaluate(f"location.hash = '#/{view}/{other}'")
+
+    # Else this would cancel or delete what is not shown.
+    expect(dangerous).to_have_count(0)
+    for route in held:
+        route.continue_()
+    console.page.unroute_all(behavior="wait")
+    expect(dangerous.first).to_be_visible()
 
 
 @pytest.mark.parametrize(

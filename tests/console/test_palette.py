@@ -100,6 +100,24 @@ def test_rows_are_walked_chosen_and_opened_by_keys(console: Console) -> None:
     expect(console.find("main h1")).to_contain_text("second import")
 
 
+def test_a_keyboard_that_writes_hangul_has_the_shortcuts_and_composes_in_peace(console: Console) -> None:
+    # What Chromium says of these keys while a Korean input method is on.
+    press = """([target, key, code, isComposing, ctrlKey]) => document.querySelector(target).dispatchEvent(
+        new KeyboardEvent("keydown", { key, code, isComposing, ctrlKey, bubbles: true, cancelable: true }))"""
+    console.open("overview").loaded()
+
+    for key, code in (("ㅎ", "KeyG"), ("ㅓ", "KeyJ")):
+        console.page.evaluate(press, ["body", key, code, False, False])
+    expect(console.find("main h1")).to_have_text("Jobs")
+    console.page.evaluate(press, ["body", "ㅏ", "KeyK", False, True])
+    console.dialog().get_by_role("combobox").fill("now")
+    console.page.evaluate(press, ["dialog input", "Enter", "Enter", True, False])
+    expect(console.dialog()).to_be_visible()
+    console.page.evaluate(press, ["dialog input", "Enter", "Enter", False, False])
+
+    expect(console.find("main h1")).to_have_text("Now")
+
+
 def test_a_question_mark_shows_the_keys(console: Console) -> None:
     console.open("now")
 

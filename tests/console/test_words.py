@@ -66,7 +66,7 @@ KEYS = {
     "PageUp",
     "PageDown",
 }
-UNITS = {"kB", "MB"}
+UNITS = {"kB", "MB", "GB"}
 
 
 def texts(language: str) -> dict[str, str]:

@@ -3,7 +3,7 @@ import { LANGUAGES, language, plural, said, setLanguage, t } from "./i18n.js";
 import { get, key, whenUnauthorized } from "./api.js";
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./lib.js";
 import { live, useLiveState } from "./live.js";
-import { can, Empty, hasOffices, keepFocus, Loading, me, Questions, sentence, toast, Toasts, useTitle } from "./parts.js";
+import { can, Empty, hasOffices, keepFocus, keyOf, Loading, me, Questions, sentence, toast, Toasts, useTitle } from "./parts.js";
 import { arrive, link, scrollBack, useHere } from "./router.js";
 import { hasTwoZones, setZone, watchZone, zoneName } from "./words.js";
 
@@ -93,7 +93,7 @@ function Palette({ views }) {
     const load = () => PALETTE().then((found) => setModule({ ...found }), () => {});
     const pressed = (event) => {
       const isTyping = event.target.closest?.("input, textarea, select, dialog");
-      const isPalette = (event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k";
+      const isPalette = (event.metaKey || event.ctrlKey) && keyOf(event).toLowerCase() === "k";
       const isHelp = event.key === "?" && !isTyping && !event.metaKey && !event.ctrlKey && !event.altKey;
       if (!isPalette && !isHelp) return;
       event.preventDefault();
@@ -180,7 +180,7 @@ function Shell({ forget }) {
     <main id="main" tabindex="-1">
       ${
         shown
-          ? html`<${View} key=${place.view + (place.parts.length ? "/" : "")} place=${place}
+          ? html`<${View} key=${[place.view, ...place.parts].join("/")} place=${place}
             load=${place.parts.length && shown[2] ? shown[2] : shown[1]} />`
           : html`<${Empty}>${isOff ? t("the_extension_offices_is_off_on") : t("there_is_no_such_view")} <a href=${link("now")}>${t("now")}</a><//>`
       }
@@ -198,12 +198,13 @@ let awaitsLetter = 0;
 function shortcut(event, offered) {
   if (event.target.closest?.("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey)
     return;
+  const pressed = keyOf(event);
   if (Date.now() - awaitsLetter < 1500) {
-    const name = LETTERS[event.key];
+    const name = LETTERS[pressed];
     if (offered.some(([one]) => one === name)) location.hash = link(name).slice(1);
     awaitsLetter = 0;
-  } else if (event.key === "g") awaitsLetter = Date.now();
-  else if (event.key === "/") {
+  } else if (pressed === "g") awaitsLetter = Date.now();
+  else if (pressed === "/") {
     event.preventDefault();
     if (!focusSearch()) {
       location.hash = link("jobs").slice(1);
@@ -212,7 +213,7 @@ function shortcut(event, offered) {
       seen.observe(document.body, { childList: true, subtree: true });
       setTimeout(() => seen.disconnect(), 10_000);
     }
-  } else if (["j", "k", "x"].includes(event.key)) PALETTE().then((palette) => palette.rowKeys(event), () => {});
+  } else if (["j", "k", "x"].includes(pressed)) PALETTE().then((palette) => palette.rowKeys(pressed), () => {});
 }
 
 function focusSearch() {

@@ -62,7 +62,10 @@ export function Chart({ title, points, step, series, isStacked = false, isTime =
         ${
           isStacked
             ? points.map((point, index) => stack(point, index, series, x, y, slot))
-            : series.map((one) => html`<path key=${one.name} class="curve ${one.look}" d=${curve(points, one.name, x, y, slot)} />`)
+            : series.map((one) => {
+                const { lines, dots } = curve(points, one.name, x, y, slot);
+                return html`<g key=${one.name} class=${one.look}><path class="curve" d=${lines} /><path class="dots" d=${dots} /></g>`;
+              })
         }
         ${
           mark.at !== null &&
@@ -92,14 +95,15 @@ function stack(point, index, series, x, y, slot) {
 
 // Through the middles of the steps; a step without a value breaks the line. One that stands alone is a dot.
 function curve(points, name, x, y, slot) {
-  let path = "";
+  let [lines, dots] = ["", ""];
   points.forEach((point, index) => {
     if (point[name] === null) return;
     const isFirst = index === 0 || points[index - 1][name] === null;
-    path += `${isFirst ? "M" : "L"}${(x(index) + slot / 2).toFixed(1)} ${y(point[name]).toFixed(1)}`;
-    if (isFirst && (index === points.length - 1 || points[index + 1][name] === null)) path += "h0.01";
+    const place = `${(x(index) + slot / 2).toFixed(1)} ${y(point[name]).toFixed(1)}`;
+    if (isFirst && (index === points.length - 1 || points[index + 1][name] === null)) dots += `M${place}h0.01`;
+    else lines += `${isFirst ? "M" : "L"}${place}`;
   });
-  return path;
+  return { lines, dots };
 }
 
 // The next number whose half is easy to read too; times in seconds, minutes and hours.

@@ -5,6 +5,59 @@ import { useEffect, useRef, useState } from "./lib.js";
 const SILENCE_MS = 40_000; // The server says something every 15 seconds.
 const LONGEST_PAUSE_MS = 10_000;
 
+// A browser opens six connections to a server at most. Each page holds one for its events, and one more for a log, so a
+// seventh page would wait for ever. A page that has been out of sight for some seconds gives them back, and takes them
+// again when somebody looks at it, or when notifications need them.
+const REST_MS = 5_000;
+
+class Rest {
+  isOn = document.visibilityState === "hidden";
+  #needed = 0;
+  #timer = null;
+  #awake = new AbortController();
+  #wakes = new Set();
+
+  constructor() {
+    document.addEventListener("visibilitychange", this.#look);
+  }
+
+  // Aborted when the page goes to rest.
+  get signal() {
+    return this.#awake.signal;
+  }
+
+  need(change) {
+    this.#needed += change;
+    this.#look();
+  }
+
+  async isOver(signal) {
+    if (this.isOn && !signal.aborted)
+      await new Promise((resolve) => {
+        this.#wakes.add(resolve);
+        signal.addEventListener("abort", resolve);
+      });
+  }
+
+  #look = () => {
+    clearTimeout(this.#timer);
+    if (document.visibilityState === "hidden" && !this.#needed) this.#timer = setTimeout(this.#begin, REST_MS);
+    else if (this.isOn) {
+      this.isOn = false;
+      this.#awake = new AbortController();
+      for (const wake of this.#wakes) wake();
+      this.#wakes.clear();
+    }
+  };
+
+  #begin = () => {
+    this.isOn = true;
+    this.#awake.abort();
+  };
+}
+
+export const rest = new Rest();
+
 class Live {
   state = "connecting"; // connecting, live, lost
   seen = 0;
@@ -41,16 +94,24 @@ class Live {
   async #run(abort) {
     let pause = 500;
     let wasLost = false;
+    let hasRested = false;
     while (!abort.signal.aborted) {
+      if (rest.isOn) {
+        await rest.isOver(abort.signal);
+        if (abort.signal.aborted) return;
+        [wasLost, hasRested] = [false, true];
+        this.#set("connecting");
+      }
       const before = this.seen;
       const began = Date.now();
       try {
-        await this.#read(abort, wasLost);
+        await this.#read(abort, wasLost, hasRested);
       } catch (error) {
         if (abort.signal.aborted) return;
         if (error instanceof Problem && (error.status === 401 || error.status === 403)) return this.#set("refused");
       }
       if (abort.signal.aborted) return;
+      if (rest.isOn) continue;
       wasLost = true;
       this.#set("lost");
       pause = this.seen > before || Date.now() - began > 5_000 ? 500 : Math.min(pause * 2, LONGEST_PAUSE_MS);
@@ -61,7 +122,7 @@ class Live {
     }
   }
 
-  async #read(abort, wasLost) {
+  async #read(abort, wasLost, hasRested) {
     const line = new AbortController();
     const end = () => line.abort();
     abort.signal.addEventListener("abort", end);
@@ -69,11 +130,11 @@ class Live {
     const onBytes = () => {
       clearTimeout(watchdog);
       watchdog = setTimeout(end, SILENCE_MS);
-      if (this.state !== "live") this.#set("live", wasLost);
+      if (this.state !== "live") this.#set("live", wasLost, hasRested);
     };
     const headers = { "Last-Event-ID": String(this.seen) };
     try {
-      for await (const one of stream("api/events", { headers, signal: line.signal, onBytes })) {
+      for await (const one of stream("api/events", { headers, signal: AbortSignal.any([line.signal, rest.signal]), onBytes })) {
         if (one.event === "end") return;
         this.seen = one.data.seq;
         if (wasLost) this.caughtUp += 1;
@@ -85,10 +146,10 @@ class Live {
     }
   }
 
-  #set(state, isBack = false) {
+  #set(state, isBack = false, hasRested = false) {
     if (state === "live" && isBack) this.caughtUp = 0;
     this.state = state;
-    for (const call of [...this.#watchers]) call({ state, isBack });
+    for (const call of [...this.#watchers]) call({ state, isBack, hasRested });
   }
 }
 
@@ -135,7 +196,7 @@ export function useLoad(load, deps, { concerns = null, every = 0, gap = 120 } = 
     const ends = [() => abort.abort(), () => clearTimeout(timer)];
     if (concerns) ends.push(live.listen((event) => asked.current(event) && wait(gap)));
     // What was missed in between may be more than events tell.
-    ends.push(live.watch(({ state, isBack }) => state === "live" && isBack && wait(50)));
+    ends.push(live.watch(({ state, isBack, hasRested }) => state === "live" && (isBack || hasRested) && wait(50)));
     if (every) {
       const ticking = setInterval(() => document.visibilityState === "visible" && wait(0), every);
       ends.push(() => clearInterval(ticking));

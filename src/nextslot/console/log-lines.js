@@ -13,6 +13,8 @@ const HAS_SPECIAL = /[\x00-\x1f\x7f-\x9f]/;
 const LEVEL =
   /\b(?:(ERROR|FATAL|CRITICAL|SEVERE|PANIC)|(WARN(?:ING)?)|(INFO|NOTICE)|(DEBUG|TRACE))\b|\blevel"?\s*[=:]\s*"?(?:(error|fatal|critical|panic)|(warn(?:ing)?)|(info|notice)|(debug|trace))\b/;
 const IS_ERROR = /^(?:Traceback \(most recent call last\)|(?:[\w.]*(?:Error|Exception)|error|fatal|panic)(?::|$))/i;
+const IS_TRACEBACK = /Traceback \(most recent call last\):$/;
+const IS_EXCEPTION = /^[A-Za-z_][\w.]*(?::|$)/;
 const STAMP = /\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\s?(?:Z|[+-]\d\d:?\d\d)(?!\d)/;
 // The sixteen colours of terminals, to which other colours are rounded.
 const PALETTE = [
@@ -35,6 +37,7 @@ export class Lines {
     this.rowStarts = [];
     this.open = null; // What has come of a line that is not complete, and the style at its beginning.
     this.style = PLAIN;
+    this.isInTraceback = false;
   }
 
   get count() {
@@ -46,11 +49,12 @@ export class Lines {
     if (this.open) {
       pieces[0] = this.open.raw + pieces[0];
       this.style = this.open.style;
+      this.isInTraceback = this.open.isInTraceback;
       this.#drop();
     }
     const rest = pieces.pop();
     for (const piece of pieces) this.#add(piece);
-    this.open = rest ? { raw: rest, style: this.style } : null;
+    this.open = rest ? { raw: rest, style: this.style, isInTraceback: this.isInTraceback } : null;
     if (rest) this.#add(rest);
   }
 
@@ -108,7 +112,10 @@ export class Lines {
     this.style = style;
     this.texts.push(text);
     if (colours) this.colours.set(line, colours);
-    this.levels.push(levelOf(text, line ? this.levels[line - 1] : 0));
+    // The line that ends a traceback of Python says what failed, whatever the exception is called.
+    const isItsEnd = this.isInTraceback && IS_EXCEPTION.test(text);
+    this.isInTraceback = IS_TRACEBACK.test(text) || (this.isInTraceback && /^\s/.test(text));
+    this.levels.push(isItsEnd ? 4 : levelOf(text, line ? this.levels[line - 1] : 0));
     this.hasStamps ||= STAMP.test(text.slice(0, 80));
     this.#addRows(line);
   }

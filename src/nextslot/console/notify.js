@@ -2,7 +2,7 @@
 import { said, t } from "./i18n.js";
 import { get } from "./api.js";
 import { html, useEffect, useState } from "./lib.js";
-import { live } from "./live.js";
+import { live, rest } from "./live.js";
 import { toast } from "./parts.js";
 import { link } from "./router.js";
 import { named } from "./words.js";
@@ -27,7 +27,22 @@ export function Bell() {
       d="M8 1.2a4.3 4.3 0 0 0-4.3 4.3v3L2.300 11.200v.9h11.400v-.9L12.300 8.500v-3A4.300 4.300 0 0 0 8 1.200ZM6.400 13.200a1.700 1.700 0 0 0 3.200 0Z" /></svg></button>`;
 }
 
+// Of all pages of this console one notifies, and that one follows the events while it is out of sight.
 function watch() {
+  const over = new AbortController();
+  const until = new Promise((resolve) => over.signal.addEventListener("abort", resolve));
+  const work = async () => {
+    rest.need(1);
+    const forget = notify();
+    await until;
+    forget();
+    rest.need(-1);
+  };
+  navigator.locks?.request(`nextslot-notify ${new URL("./", import.meta.url).pathname}`, { signal: over.signal }, work).catch(() => {});
+  return () => over.abort();
+}
+
+function notify() {
   let last = 0;
   return live.listen(async (event) => {
     if (!EVENTS.includes(event.type) || document.visibilityState === "visible" || Date.now() - last < PAUSE_MS) return;

@@ -2,7 +2,7 @@
 import { plural, t } from "./i18n.js";
 import { get, post } from "./api.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
-import { attempt, can, canWhole, me, someOffices, Status } from "./parts.js";
+import { attempt, can, canWhole, keyOf, me, someOffices, Status } from "./parts.js";
 import { here, link } from "./router.js";
 import { ENDED, named, short } from "./words.js";
 
@@ -47,11 +47,12 @@ export function Finder({ views, close }) {
     else location.hash = item.to.slice(1);
   };
   const pressed = (event) => {
-    const turn = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const key = keyOf(event);
+    const turn = { ArrowDown: 1, ArrowUp: -1 }[key];
     if (turn && items.length) {
       event.preventDefault();
       setCurrent((chosen + turn + items.length) % items.length);
-    } else if (event.key === "Enter" && items[chosen]) {
+    } else if (key === "Enter" && items[chosen]) {
       event.preventDefault();
       take(items[chosen]);
     }
@@ -196,13 +197,13 @@ export function Help({ views, close }) {
 }
 
 // j and k go from row to row of the table of jobs, x chooses the row, Enter opens it.
-export function rowKeys(event) {
+export function rowKeys(key) {
   const rows = [...document.querySelectorAll("main tr[data-job], main .queue li[data-job]")];
-  if (!rows.length || !["j", "k", "x"].includes(event.key)) return;
+  if (!rows.length || !["j", "k", "x"].includes(key)) return;
   const here = rows.findIndex((row) => row.contains(document.activeElement));
-  if (event.key === "j" || event.key === "k") {
-    const next = rows[Math.max(0, Math.min(rows.length - 1, here + (event.key === "j" ? 1 : here < 0 ? 1 : -1)))];
+  if (key === "j" || key === "k") {
+    const next = rows[Math.max(0, Math.min(rows.length - 1, here + (key === "j" ? 1 : here < 0 ? 1 : -1)))];
     next.querySelector("a")?.focus();
     next.scrollIntoView({ block: "nearest" });
-  } else if (event.key === "x" && here >= 0) rows[here].querySelector("input[type=checkbox]")?.click();
+  } else if (key === "x" && here >= 0) rows[here].querySelector("input[type=checkbox]")?.click();
 }

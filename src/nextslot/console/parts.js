@@ -71,6 +71,15 @@ export function useNow(every = 1000) {
 }
 
 // A time as a distance; the whole of it on hover.
+// The key of an event. An input method that composes a text keeps its keys: its Enter ends a syllable, not a search. A
+// keyboard that writes Hangul still has the Latin letters of the shortcuts.
+export function keyOf(event) {
+  if (event.isComposing || (event.key === "Enter" && event.keyCode === 229)) return "";
+  const letter = /^Key([A-Z])$/.exec(event.code)?.[1];
+  if (!letter || /^[ -~]$/.test(event.key)) return event.key;
+  return event.shiftKey ? letter : letter.toLowerCase();
+}
+
 export function When({ at, none = "–", absolute = false }) {
   const now = useNow();
   if (!at) return html`<span class="dim">${none}</span>`;

@@ -1,6 +1,7 @@
 // The query bar of the jobs: one line with fields, suggestions while it is typed, and words for the rest.
 import { said, t } from "./i18n.js";
 import { html, useEffect, useRef, useState } from "./lib.js";
+import { keyOf } from "./parts.js";
 import { STATUSES } from "./words.js";
 
 const NAMES = ["status", "type", "office", "error", "params.", "since", "until", "finished_after", "finished_before", "role", "task", "schedule", "template", "group", "fingerprint", "is"];
@@ -72,18 +73,19 @@ export function QueryBar({ value, known, set }) {
     if (item.text.endsWith(" ")) send(now + rest);
   };
   const pressed = (event) => {
-    const turn = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const key = keyOf(event);
+    const turn = { ArrowDown: 1, ArrowUp: -1 }[key];
     if (turn && !items.length) {
       event.preventDefault();
       offer(true);
     } else if (turn) {
       event.preventDefault();
       setCurrent((current + turn + items.length + (current < 0 && turn < 0 ? 1 : 0)) % items.length);
-    } else if (event.key === "Enter") {
+    } else if (key === "Enter") {
       event.preventDefault();
       if (current >= 0 && items[current]) take(items[current]);
       else send(text), close();
-    } else if (event.key === "Escape" && items.length) {
+    } else if (key === "Escape" && items.length) {
       event.preventDefault();
       close();
     }

@@ -92,7 +92,8 @@ export const between = (from, to) => (new Date(to) - new Date(from)) / 1000;
 export function size(bytes) {
   if (bytes < 1000) return `${bytes} B`;
   if (bytes < 1e6) return `${(bytes / 1e3).toFixed(1)} kB`;
-  return `${(bytes / 1e6).toFixed(1)} MB`;
+  if (bytes < 1e9) return `${(bytes / 1e6).toFixed(1)} MB`;
+  return `${(bytes / 1e9).toFixed(1)} GB`;
 }
 
 export const count = (number) => Number(number).toLocaleString(language);

@@ -64,7 +64,7 @@ function Attempts({ delivery }) {
     <th>${t("when")}</th><th class="number">${t("took")}</th><th class="number">${t("code")}</th><th>${t("answer")}</th></tr></thead>
     <tbody>${delivery.attempts.map(
       (one) => html`<tr key=${one.number}><td class="number">${one.number}</td>
-      <td class="tight"><${When} at=${one.attempted_at} absolute /></td>
+      <td class="tight dated"><${When} at=${one.attempted_at} absolute /></td>
       <td class="number">${duration(one.duration_seconds)}</td><td class="number">${one.status_code ?? "–"}
         </td><td class="mono">${one.error || one.answer || ""}</td></tr>`,
     )}</tbody></table>`;

@@ -98,10 +98,20 @@ function Node({ node, at, status, note = "", isCurrent, isChosen, isCritical, is
       <rect width=${WIDTH} height=${HEIGHT} rx="5" /><rect class="fill" width=${WIDTH} height=${HEIGHT} rx="5" />
       ${fraction !== null && html`<rect class="done" y=${HEIGHT - 4} width=${Math.max(0, Math.min(1, fraction)) * WIDTH} height="4" rx="2" />`}
       <path class="icon" transform="translate(10 11)" d=${shapeOf(status)} />
-      <text x="29" y="21">${node.name.length > 20 ? `${node.name.slice(0, 19)}…` : node.name}</text>
+      <svg width=${WIDTH - 6} height=${HEIGHT}><text x="29" y="21">${cut(node.name, 20)}</text></svg>
     </g>`,
     [node.id, words, node.job.job_id, at.x, at.y, isCurrent, looks, fraction, choose],
   );
+}
+
+// A name of so many columns at most. Letters of East Asian scripts are two columns wide.
+function cut(name, columns) {
+  const wide = (sign) => (sign.codePointAt(0) >= 0x1100 ? 2 : 1);
+  const signs = [...name];
+  if (signs.reduce((sum, sign) => sum + wide(sign), 0) <= columns) return name;
+  let room = columns - 1;
+  const end = signs.findIndex((sign) => (room -= wide(sign)) < 0);
+  return `${signs.slice(0, end).join("")}…`;
 }
 
 // In a worker, so that a thousand nodes do not stop the page.

@@ -8,7 +8,7 @@ export function EventTable({ events, hasJob = false }) {
   return html`<${Scroll} label=${t("events")}><table><thead><tr><th class="number">${t("number")}</th><th>${t("when")}</th>
     <th>${t("what")}</th>${hasJob && html`<th>${t("job")}</th>`}<th class="wide">${t("details")}</th></tr></thead>
     <tbody>${events.map(
-      (event) => html`<tr key=${event.seq}><td class="number">${event.seq}</td><td class="tight">
+      (event) => html`<tr key=${event.seq}><td class="number">${event.seq}</td><td class="tight dated">
       <${When} at=${event.timestamp} absolute /></td>
       <td>${said("event", event.type)} <span class="dim mono wide">${event.type}</span></td>
       ${hasJob && html`<td><${Id} id=${event.job_id} to="jobs" /></td>`}

@@ -8,7 +8,7 @@ import { Field } from "../parts.js";
 export function initial(schema, given = {}) {
   const value = {};
   for (const [name, one] of properties(schema))
-    value[name] = shown(resolved(one, schema), given?.[name] ?? one.default);
+    value[name] = shown(resolved(one, schema), given?.[name] ?? one.default, (schema.required || []).includes(name));
   const known = new Set(properties(schema).map(([name]) => name));
   const rest = Object.fromEntries(Object.entries(given || {}).filter(([name]) => !known.has(name)));
   return Object.keys(rest).length ? { ...value, [REST]: rest } : value;
@@ -17,9 +17,10 @@ export function initial(schema, given = {}) {
 // Parameters that the schema does not name go through unchanged.
 const REST = Symbol("rest");
 
-function shown(schema, value) {
+function shown(schema, value, isRequired) {
   const kind = kindOf(schema);
   if (kind === "object") return initial(schema, value);
+  if (isOpen(schema, isRequired)) return String(value ?? "");
   if (kind === "boolean") return Boolean(value);
   if (value === undefined || value === null) return "";
   if (kind === "texts") return value.join("\n");
@@ -50,6 +51,7 @@ function refused(problems) {
 
 function valueOf(schema, text, isRequired, field) {
   const kind = kindOf(schema);
+  if (isOpen(schema, isRequired)) return text === "" ? undefined : text === "true";
   if (kind === "boolean") return text === Boolean(schema.default) && !isRequired ? undefined : text;
   if (kind === "object") {
     const inner = read(schema, text, field);
@@ -67,6 +69,9 @@ function valueOf(schema, text, isRequired, field) {
   if (kind === "json") return parsed(text, field);
   return text;
 }
+
+// Whether a switch has a third position: the handler decides what it is if it is not given.
+const isOpen = (schema, isRequired) => kindOf(schema) === "boolean" && schema.default === undefined && !isRequired;
 
 function kindOf(schema) {
   if (Array.isArray(schema.enum)) return "choice";
@@ -121,6 +126,9 @@ export function Inputs({ schema, value, set, path, problems }) {
       problem: problems[at] || problems[name],
       required: isRequired,
     };
+    if (isOpen(one, isRequired))
+      return html`<${Field} key=${name} ...${shared} value=${value[name]} options=${[["", "–"], ["true", t("yes")], ["false", t("no")]]}
+        onChange=${(event) => put(event.target.value)} />`;
     if (kind === "boolean")
       return html`<${Field} key=${name} ...${shared} required=${false} kind="checkbox" value=${value[name]}
         onChange=${(event) => put(event.target.checked)} />`;

@@ -339,7 +339,7 @@ export function Table({ jobs, chosen, choose, columns = USUAL, sort = "", setSor
       </th>`
     }
       <th>${t("status")}</th><th>${t("job")}</th><${Heading} name="created" title=${t("created")} sort=${sort} setSort=${setSort} />
-      ${columns.map((name) => html`<${Heading} key=${name} name=${name} title=${COLUMNS[name][0]} look=${`wide ${COLUMNS[name][1]}`} sort=${sort} setSort=${setSort} />`)}</tr></thead>
+      ${columns.map((name) => html`<${Heading} key=${name} name=${name} title=${COLUMNS[name][0]} look="wide ${COLUMNS[name][1]}" sort=${sort} setSort=${setSort} />`)}</tr></thead>
     <tbody>${jobs.map(
       (job) => html`<tr key=${job.job_id} data-job=${job.job_id}>
       ${

@@ -1,8 +1,9 @@
 // A run's log: only the rows in sight are drawn, so that its length does not matter. The end comes first; all of it is
 // fetched when it is needed: for its beginning, a search, a filter, a line that the address names.
 import { t } from "../i18n.js";
-import { attempt, Empty, Section, sentence } from "../parts.js";
+import { attempt, Empty, keyOf, Section, sentence } from "../parts.js";
 import { get, Problem, send, stream } from "../api.js";
+import { rest } from "../live.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../lib.js";
 import { LEVELS, Lines } from "../log-lines.js";
 import { change, link } from "../router.js";
@@ -160,8 +161,9 @@ function Pane({ runId, jobId, title, hasEnded, lines, choice, together }) {
   };
   const pressed = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "n" || event.key === "N") hits.step(event.key === "n" ? 1 : -1);
-    else if (event.key === "e") toFirstError();
+    const key = keyOf(event);
+    if (key === "n" || key === "N") hits.step(key === "n" ? 1 : -1);
+    else if (key === "e") toFirstError();
     // The box has no scrolling of its own for these where its height is stretched.
     else if (event.key === "Home") follow(false);
     else if (event.key === "End") follow(true);
@@ -178,7 +180,7 @@ function Pane({ runId, jobId, title, hasEnded, lines, choice, together }) {
       colours=${model.colours.get(row.line)} needle=${needle} hit=${hits.current} choose=${choose} />`);
   }
   const find = (event) => {
-    if (event.key !== "Enter") return;
+    if (keyOf(event) !== "Enter") return;
     event.preventDefault();
     hits.step(event.shiftKey ? -1 : 1);
   };
@@ -378,8 +380,9 @@ class Reader {
 
   // Follows the log into a model from a byte on, until the run has ended.
   async #read(model, offset, abort, came = () => this.model === model) {
-    const signal = abort.signal;
-    for (let pause = 500; !signal.aborted; pause = Math.min(pause * 2, 10_000)) {
+    for (let pause = 500; !abort.signal.aborted; pause = Math.min(pause * 2, 10_000)) {
+      await rest.isOver(abort.signal);
+      const signal = AbortSignal.any([abort.signal, rest.signal]);
       try {
         for await (const one of stream(`api/job-runs/${this.runId}/log`, { query: { offset }, signal })) {
           pause = 500;
@@ -396,6 +399,7 @@ class Reader {
           if (came(offset, false)) this.#told(Math.max(this.bytes, offset), t("so_far"));
         }
       } catch (error) {
+        if (rest.isOn) continue;
         if (error.name === "AbortError" || (error instanceof Problem && error.status >= 400 && error.status < 500)) throw error;
         this.#told(this.bytes, t("so_far_the_line_is_lost"));
       }

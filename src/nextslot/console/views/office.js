@@ -127,7 +127,7 @@ function Quotas({ quotas }) {
       ([name, value]) => html`<tr key=${name}><td>${quotaName(name)}</td>
       <td class="number">${typeof value === "boolean" ? t(value ? "yes" : "no") : value ? count(value) : "–"}</td>
       <td class="number">${typeof used[name] === "number" ? count(used[name]) : ""}</td></tr>`,
-    )}<tr><td>${t("job_types")}</td><td class="number" colspan="2">${types.length ? types.join(", ") : t("all_2")}</td></tr>
+    )}<tr><td>${t("job_types")}</td><td class="number">${types.length ? types.join(", ") : t("all_2")}</td><td></td></tr>
     </tbody></table><//>`;
 }
 

@@ -44,7 +44,7 @@ export default function Offices() {
           <th class="number wide">${t("waiting")}</th><th class="number wide">${t("on_the_line")}</th>
           <th class="number wide">${t("at_most_2")}</th><th class="wide">${t("oldest_queued")}</th></tr></thead>
         <tbody>${items.map(
-          (one) => html`<tr key=${one.office_id}><td>
+          (one) => html`<tr key=${one.office_id}><td class="name">
           <a href=${link(["offices", one.office_id])}>${one.name || one.office_id}</a></td><td class="tight">
           <${Status} status=${one.status} /></td>
           <td class="number">${number(one.now?.running)}</td><td class="number">${number(one.now?.queued)}</td>

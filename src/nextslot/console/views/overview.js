@@ -23,6 +23,7 @@ const RANGES = [
 const LATELY = 86_400;
 // As often as this, failures that are alike are a problem.
 const OFTEN = 3;
+const MOST_FAILURES = 3;
 const CARDS = 12;
 const OLDEST = 6;
 // Events about jobs may come by the hundred in a second: what they change is read again at most this often.
@@ -89,7 +90,7 @@ function Problems({ status, cards }) {
   const found = problemsOf({ status: status.data, cards: cards || [], nodes: nodes.data, quotas: quotas.data, webhooks: webhooks.data, failures: failures.data }, now);
   const error = parts.find((one) => one.error)?.error;
   if (found.length)
-    return html`<div class="verdict is-ill" role="status"><strong>${plural(found.length, "problem")}:</strong>
+    return html`<div class="verdict is-ill" role="status"><strong>${plural(found.reduce((sum, [, , , number = 1]) => sum + number, 0), "problem")}:</strong>
       <ul>${found.map(([text, to, remedy]) => html`<li key=${text}><a href=${to}>${text}</a> <${Remedy} of=${remedy} about=${text} again=${again} /></li>`)}</ul></div>`;
   if (error) return html`<p class="verdict" role="status">${t("not_everything_is_known")}</p>`;
   if (parts.some((one) => one.asOf === 0)) return html`<p class="verdict" role="status">${t("loading_more")}</p>`;
@@ -112,8 +113,10 @@ export function problemsOf({ status, cards, nodes, quotas, webhooks, failures },
   for (const one of (nodes?.items || []).filter((node) => node.status === "draining"))
     found.push([t("node_is_drained", one.node_id), link("system"), undrain(one.node_id)]);
   for (const one of quotas || []) found.push([one.text, one.to]);
-  for (const one of oftenFailed(failures))
+  const often = oftenFailed(failures);
+  for (const one of often.slice(0, MOST_FAILURES))
     found.push([t("failed_times", one.job_type, count(one.count), one.message || t("no_message")), link("failures", { fingerprint: one.fingerprint })]);
+  if (often.length > MOST_FAILURES) found.push([plural(often.length - MOST_FAILURES, "other failure"), link("failures", { sort: "count" }), null, often.length - MOST_FAILURES]);
   for (const one of (webhooks?.items || []).filter((hook) => hook.disabled_reason))
     found.push([t("webhook_is_disabled", one.url), link("webhooks"), enable(one)]);
   return found;
@@ -121,7 +124,7 @@ export function problemsOf({ status, cards, nodes, quotas, webhooks, failures },
 
 // Failures of the last day, by what they have in common, without those that somebody has muted: the most frequent first.
 const oftenFailed = (failures) =>
-  (failures?.items || []).filter((one) => one.count >= OFTEN).sort((one, other) => other.count - one.count).slice(0, 3);
+  (failures?.items || []).filter((one) => one.count >= OFTEN).sort((one, other) => other.count - one.count);
 
 function Charts({ series, officeId }) {
   const [mark, setMark] = useState({ at: null, from: null });

@@ -221,7 +221,7 @@ function Ledger({ items, isCut, error, month }) {
         ? html`<${Scroll} label=${t("ledger")}><table><thead><tr><th>${t("planned_for")}</th><th>${t("outcome")}</th>
       <th>${t("reason")}</th><th class="number">${t("count")}</th><th>${t("made_2")}</th></tr></thead>
       <tbody>${items.slice(0, rows).map(
-        (one) => html`<tr key=${one.instant}><td class="tight">
+        (one) => html`<tr key=${one.instant}><td class="tight dated">
         <${When} at=${one.instant} absolute />${one.until && html` – <${When} at=${one.until} absolute />`}</td>
         <td class="tight"><${Status} status=${one.outcome} /></td>
           <td>${one.reason ? said("skipped", one.reason) : ""} <span class="dim">${one.detail || ""}</span></td>

@@ -34,7 +34,7 @@ export default function Schedules() {
           <th class="wide">${t("office")}</th><th>${t("on")}</th></tr></thead>
         <tbody>${items.map(
           (one) => html`<tr key=${one.schedule_id}>
-          <td><a href=${link(["schedules", one.schedule_id])}>${one.name}</a></td>
+          <td class="name"><a href=${link(["schedules", one.schedule_id])}>${one.name}</a></td>
           <td>${one.cron_words}<br /><code class="dim">${one.cron_expression}</code></td>
           <td class="wide">${one.timezone}</td><td class="tight"><${When} at=${one.next_trigger_at} none=${t("disabled_2")} />
             </td>

@@ -3,7 +3,7 @@ import { said, t } from "../i18n.js";
 import { get, pages, post, remove, send } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { live, useLoad } from "../live.js";
-import { ask, attempt, canWhole, Empty, Loading, Fields, me, Scroll, Section, Status, Trouble, When } from "../parts.js";
+import { ask, attempt, canWhole, Empty, Loading, Fields, me, Scroll, Section, Status, Trouble, useNow, When } from "../parts.js";
 import { listed } from "../quotas.js";
 import { release, Remedy, resume } from "../remedies.js";
 import { useKept } from "../router.js";
@@ -129,12 +129,13 @@ const reload = () =>
   );
 
 function Held({ held, again }) {
+  const now = useNow();
   if (!held.length) return null;
   return html`<${Section} title=${t("resources_that_do_not_answer")}><table><thead><tr><th>${t("resource_2")}</th><th>${t("since")}</th>
     <th>${t("next_try")}</th><th class="number">${t("failures")}</th><th><span class="unseen">${t("actions")}</span></th></tr></thead>
     <tbody>${held.map(
       (one) => html`<tr key=${one.resource}><td>${one.resource}</td><td><${When} at=${one.since} /></td>
-      <td><${When} at=${one.next_probe_at} /></td><td class="number">${count(one.failures)}</td>
+      <td>${one.next_probe_at && new Date(one.next_probe_at) < now ? t("with_its_next_job") : html`<${When} at=${one.next_probe_at} />`}</td><td class="number">${count(one.failures)}</td>
       <td class="number"><${Remedy} of=${release(one.resource)} about=${one.resource} again=${again} /></td></tr>`,
     )}</tbody></table>
       <//>`;
