@@ -73,8 +73,7 @@ class ConfiguredScheduler:
 
     async def reload(self, context: RequestContext = PYTHON) -> Reloaded:
         """Reloads the configuration, for SIGHUP and `POST /api/config/reload`. An invalid file raises `Invalid` and
-        changes nothing.
-        """
+        changes nothing."""
         async with self._one_at_a_time:
             new = self.configuration.read_again()
             done = await reload(self.scheduler, self.configuration, new, self._started, context)

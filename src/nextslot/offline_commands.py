@@ -102,8 +102,7 @@ async def is_guarded(configuration: Configuration) -> bool:
 
 async def webhook_secret(configuration: Configuration, office_id: str = DEFAULT_OFFICE) -> str:
     """Returns the secret that signs the webhooks of an office and its jobs. It derives from the configured one, else
-    from a generated and stored one.
-    """
+    from a generated and stored one."""
     given = configuration.settings.webhooks.secret
     if given is not None:
         return secret_for(given.get_secret_value(), office_id)

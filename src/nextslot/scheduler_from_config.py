@@ -63,8 +63,7 @@ def compose(configuration: Configuration, clock: Clock | None = None, **options:
 @asynccontextmanager
 async def opened_offline(configuration: Configuration) -> AsyncIterator[Scheduler]:
     """Opens the database for an offline command of an extension, with all extensions attached. Nothing is recovered or
-    dispatched, and no message is sent; the next start does all that.
-    """
+    dispatched, and no message is sent; the next start does all that."""
     from . import offline_commands  # A server does not need them.
 
     scheduler = compose(configuration)
@@ -104,8 +103,7 @@ def reloadable_settings(settings: Settings) -> ReloadableSettings:
 
 def _webhooks(settings: Settings) -> WebhookSettings:
     """Returns the webhook settings. By default, private addresses are allowed only while all callers are local: the
-    server is on loopback, serves no other host name, and has no key (spec 12.9, spec 12.12).
-    """
+    server is on loopback, serves no other host name, and has no key (spec 12.9, spec 12.12)."""
     given = settings.webhooks
     return WebhookSettings(
         secret=None if given.secret is None else given.secret.get_secret_value(),

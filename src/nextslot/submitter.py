@@ -8,7 +8,6 @@ import asyncio
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
@@ -18,7 +17,7 @@ from nextslot import domain
 from nextslot.client import Client
 from nextslot.client.keyword_arguments import JobOptions, NewJob
 from nextslot.client.requests import bodies, post
-from nextslot.domain.bounds import must_be
+from nextslot.domain.bounds import IN_PARAMS, meant, must_be
 from nextslot.errors import Invalid, StoreError
 
 if TYPE_CHECKING:
@@ -113,8 +112,7 @@ def enqueue(
 
     if hasattr(connection, "connection") and callable(connection.connection):
         connection = connection.connection()  # A Session has its Connection.
-    execute = getattr(connection, "exec_driver_sql", None) or connection.execute
-    return enqueued(execute, [_wanted(_job(job_type, params, options))])[0]
+    return enqueued(_execute(connection), [_wanted(_job(job_type, params, options))])[0]
 
 
 async def enqueue_async(
@@ -127,11 +125,20 @@ async def enqueue_async(
     wanted = _wanted(_job(job_type, params, options))
     if inspect.iscoroutinefunction(getattr(type(connection), "connection", None)):
         connection = await connection.connection()  # An AsyncSession has its AsyncConnection.
-    execute = getattr(connection, "exec_driver_sql", None) or connection.execute
-    row = (await execute(CALL, wanted)).fetchone()
+    row = (await _execute(connection)(CALL, wanted)).fetchone()
     if inspect.isawaitable(row):  # A cursor of psycopg; the result of SQLAlchemy has its rows already.
         row = await row
     return str(row[0])
+
+
+def _execute(connection: Any) -> Any:
+    """Returns the method of a connection of SQLAlchemy or psycopg that carries out SQL."""
+    if hasattr(connection, "exec_driver_sql"):
+        return connection.exec_driver_sql
+    if not hasattr(connection, "pgconn"):
+        wanted = "a connection of psycopg, or a Connection or Session of SQLAlchemy"
+        raise Invalid(must_be(connection, wanted), field="connection")
+    return connection.execute
 
 
 class _ByHttp:
@@ -191,8 +198,7 @@ def _checked(job: NewJob | domain.NewJob, number: int | None) -> NewJob:
         raise Invalid("is missing; give the name of a job type", field=f"{at}job_type")
     known = {*_OPTIONS, "job_type", "params", "key", "template_id"}
     for wrong in sorted(job.keys() - known):
-        close = get_close_matches(wrong, known, n=1)
-        raise Invalid("is not a field of a job" + (f"; did you mean {close[0]}?" if close else ""), field=at + wrong)
+        raise Invalid("is not a field of a job" + meant(wrong, known, IN_PARAMS), field=at + wrong)
     return job
 
 

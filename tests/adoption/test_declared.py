@@ -97,6 +97,8 @@ async def test_the_options_of_a_handle_apply_to_schedules_and_direct_requests_or
     async def titled() -> str:
         return "done"
 
+    with pytest.raises(Invalid, match="title is an option that jobs of schedules cannot have"):
+        scheduler.cron("@daily")(titled)
     async with scheduler:
         (template,) = (await scheduler.templates.page()).items
         assert (template.priority, template.timeout_seconds) == (7, 5)
@@ -106,8 +108,6 @@ async def test_the_options_of_a_handle_apply_to_schedules_and_direct_requests_or
         with pytest.raises(Invalid, match="depends_on is an option of jobs; run_direct takes the next slot without it"):
             await slow.with_options(depends_on=["a"]).run_direct(30)
         assert await titled.run_direct() == "done"
-        with pytest.raises(Invalid, match="title is an option that jobs of schedules cannot have"):
-            scheduler.cron("@daily")(titled)
         same = [await titled.with_options(idempotency_key="once").submit() for _ in range(2)]
         assert same[0].job_id == same[1].job_id
         with pytest.raises(Invalid, match="detach is not a field of a job"):

@@ -5,14 +5,16 @@ Each row of the page is run as it is written. `python -m tests.adoption.test_mis
 
 import ast
 import asyncio
+import pickle
 import re
 import tempfile
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from nextslot import AsyncClient, Client, NewJob, NextslotError, Scheduler, Submitter, testing
+from nextslot import AsyncClient, Client, Limits, NewJob, NextslotError, Scheduler, Submitter, testing
 from nextslot.config.loading import load
 
 PAGE = Path(__file__).parents[2] / "docs/mistakes.md"
@@ -28,7 +30,17 @@ DECLARING = (
     "scheduler.cron('@daily', timezone='Berlin')(work)",
     "scheduler.cron(every=timedelta(minutes=7))(work)",
     "scheduler.cron()(work)",
+    "scheduler.cron(work)",
+    "scheduler.cron(every=900)(work)",
+    "scheduler.cron('@daily')(work)",
+    "scheduler.job_type()(lambda: 1)",
+    "scheduler.job_type('other', timeout=60)(work)",
+    "scheduler.job_type('other', retries=3)(work)",
     "Scheduler(concurrency=0)",
+    "Scheduler(Path('jobs.db'))",
+    "Scheduler('jobs.db')",
+    "Scheduler(limits={'running': 4})",
+    "Limits(resources={'gpu': 'two'})",
     "Submitter('sqlite:///jobs.db')",
     "Client('127.0.0.1:8000')",
 )
@@ -49,13 +61,22 @@ SUBMITTING = (
     "await scheduler.submit('double', {'number': 1}, retry_policy={'max_attempts': -1})",
     "await scheduler.submit_many([{}])",
     "await scheduler.submit_many({'job_type': 'double'})",
+    "await scheduler.submit('double', number=1)",
+    "await double.with_options(depends_on=[double.submit(1)]).submit(2)",
     "await double.submit(1, 2)",
     "await double.submit_many({'number': 2})",
     "await double.run_direct(number=-1)",
+    "await scheduler.job_type('half')(half).run_direct(3)",
+    "double.via('http://127.0.0.1:8000').submit(1)",
+    "Client('http://127.0.0.1:8000').submit('double', {'number': Path('1')})",
 )
 AFTERWARDS = (
     "await scheduler.wait(7)",
     "await scheduler.wait('4fe1')",
+    "await scheduler.wait(double.submit(1))",
+    "await scheduler.wait('4fe1', timeout='5')",
+    "scheduler.run()",
+    "pickle.dumps(scheduler)",
     "await scheduler.move('4fe1')",
     "await scheduler.job('4fe1')",
     "await scheduler.schedules.create('nightly', 'report', '@daily')",
@@ -71,11 +92,19 @@ CONFIGURING = (
 SECTIONS = {"Declaring": DECLARING, "Submitting": SUBMITTING, "Afterwards": AFTERWARDS, "Configuring": CONFIGURING}
 
 
+@dataclass
+class Half:
+    number: int
+
+
 async def made(directory: Path, code: str) -> str:
     """Returns the message that a mistake gets."""
     scheduler = testing.scheduler(directory)
 
     def work() -> None: ...
+
+    def half(number: int) -> Half:
+        return number / 2  # type: ignore[return-value]
 
     @scheduler.job_type()
     def double(number: int) -> int:
@@ -85,7 +114,8 @@ async def made(directory: Path, code: str) -> str:
 
     known = {"scheduler": scheduler, "work": work, "double": double, "Scheduler": Scheduler, "timedelta": timedelta,
              "Submitter": Submitter, "Client": Client, "AsyncClient": AsyncClient, "NewJob": NewJob, "UTC": UTC,
-             "datetime": datetime}  # fmt: skip
+             "datetime": datetime, "asyncio": asyncio, "pickle": pickle, "half": half, "Path": Path,
+             "Limits": Limits}  # fmt: skip
     async with scheduler:
         try:
             found = eval(compile(code, "<mistake>", "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), known)
@@ -116,6 +146,7 @@ def row(title: str, code: str) -> str:
     return f"| `{shown}` | {message(title, code).replace('|', '/').replace('<', '&lt;')} |"
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Some of the mistakes.
 @pytest.mark.parametrize(("title", "code"), [(title, code) for title, codes in SECTIONS.items() for code in codes])
 def test_a_mistake_gets_the_message_of_the_page(title: str, code: str) -> None:
     assert row(title, code) in PAGE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0].splitlines()

@@ -6,12 +6,14 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -24,7 +26,7 @@ from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from nextslot import AsyncClient, AsyncSubmitter, Client, NewJob, Scheduler, Submitter, enqueue_async
+from nextslot import AsyncClient, AsyncSubmitter, Client, NewJob, Scheduler, Submitter, enqueue, enqueue_async
 from nextslot.errors import Invalid, RunFailed, StoreError, Unavailable
 from tests import databases
 from tests.serving import serving
@@ -160,6 +162,13 @@ def test_processes_may_submit_to_the_database_directly(postgres: str) -> None:
 def test_a_wrong_request_is_refused_before_it_is_sent(wrong: Any, sentence: str) -> None:
     with Submitter("postgresql://nobody@127.0.0.1:1/none") as submitter, pytest.raises(Invalid, match=sentence):
         wrong(submitter)
+
+
+def test_what_is_no_connection_to_postgresql_is_refused_before_any_statement() -> None:
+    with closing(sqlite3.connect(":memory:")) as sqlite:
+        for wrong in (sqlite, "postgresql:///shop", None):
+            with pytest.raises(Invalid, match="must be a connection of psycopg, or a Connection or Session of SQLAlch"):
+                enqueue(wrong, "pack")
 
 
 def test_an_address_that_cannot_be_used_gets_a_sentence(tmp_path: Path) -> None:

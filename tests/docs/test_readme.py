@@ -59,6 +59,18 @@ def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+# Pages for those who develop nextslot. All other pages say in words what a rule says.
+WITH_IDS = ("specification.md", "design-rules.md", "why.md", "architecture.md", "reliability.md")
+
+
+def test_the_ids_of_requirements_stay_in_the_specification() -> None:
+    pages = [ROOT / "README.md", *(page for page in (ROOT / "docs").glob("*.md") if page.name not in WITH_IDS)]
+
+    found = {page.name: re.findall(r"\b(?:DEC|INV|CON|OQ)-\d+", page.read_text()) for page in pages}
+
+    assert {name: ids for name, ids in found.items() if ids} == {}
+
+
 def test_run_installs_all_that_the_demo_needs_in_a_tree_without_an_environment(tmp_path: Path) -> None:
     files = [
         "run",

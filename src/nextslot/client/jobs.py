@@ -7,7 +7,8 @@ from typing import Any, Unpack
 
 from nextslot import domain
 from nextslot.domain import AnyJob, id_of
-from nextslot.errors import NotEnded, TooManyJobs
+from nextslot.domain.bounds import WAIT
+from nextslot.errors import Invalid, NotEnded, TooManyJobs
 
 from .binding import Operation, StreamOperation, Subject, Way, stream_verb, verb
 from .keyword_arguments import JobChanges, JobFilter, JobOptions, NewJob
@@ -197,6 +198,8 @@ class JobVerbs(Subject[Way]):
     async def wait(self, job: AnyJob, timeout: float | None = None) -> Ended:
         """Waits until the chain of a job has ended, retries included, even if the server restarts. Raises NotEnded
         after `timeout` seconds."""
+        if timeout is not None and (problem := WAIT.problem(timeout)):
+            raise Invalid(problem, field="timeout")
         until = None if timeout is None else time.monotonic() + timeout
         async for last in self._looks(id_of(job), until):
             if has_ended(last):

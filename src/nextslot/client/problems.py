@@ -60,7 +60,9 @@ def error_of(status: int, body: Any) -> NextslotError:
     """Makes the exception for a problem document, or for another answer, such as a proxy's page."""
     problem: Mapping[str, Any] = body if isinstance(body, dict) and "code" in body else {}
     code = str(problem.get("code", f"http_{status}"))
-    detail = str(problem.get("detail") or f"the server answered {status}, and did not say why")
+    detail = str(
+        problem.get("detail") or f"the server answered {status}, and did not say why; is it a nextslot server?"
+    )
     kind = _KINDS.get(code)
     if kind is None:
         data = {name: value for name, value in problem.items() if name not in _STANDARD}

@@ -37,7 +37,12 @@ class Request:
     def content(self) -> bytes | None:
         if self.body is None:
             return None
-        made = orjson.dumps(self.body, default=_plain, option=_PASSED_ON)
+        try:
+            made = orjson.dumps(self.body, default=_plain, option=_PASSED_ON)
+        except TypeError as error:
+            raise Invalid(
+                f"the request cannot be written as JSON: {error}; convert the value, or use a handle's `via`"
+            ) from error
         # orjson writes null for NaN and infinity.
         if b"null" in made and not _is_finite(self.body):
             raise Invalid("the request has NaN or an infinite number, which JSON cannot express; send text instead")

@@ -3,7 +3,7 @@
 HTTP, Python and the configuration refuse a value by the same bound, so with the same sentence.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -23,6 +23,8 @@ MAX_DEPTH = 64
 MAX_DEPENDENCIES = 10_000
 # A century: a longer time is a mistake, and sums of times stay far below the largest integer.
 MAX_SECONDS = 100 * 366 * 86400
+# The remedy for an unknown field of a job: newcomers write the parameters beside the fields.
+IN_PARAMS = "; the parameters of the handler go into `params`"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +56,7 @@ class Bound:
 
 def whole(least: int, most: int | None = None, *others: int) -> Bound:
     """Makes the bound of a whole number from `least` to `most`. The sentence does not mention `others`, which are
-    allowed too.
-    """
+    allowed too."""
     allowed = f"a whole number from {least:,}" + (" on" if most is None else f" to {most:,}")
     schema = {"type": "integer", "minimum": least} | ({} if most is None else {"maximum": max((most, *others))})
 
@@ -106,8 +107,7 @@ UNSTORABLE = "has a NUL character or half of a surrogate pair; it must be valid 
 
 def must_be(value: object, allowed: str) -> str:
     """Returns a sentence with the given value and what it must be. It repeats numbers but not texts, because a text may
-    be a misplaced secret.
-    """
+    be a misplaced secret."""
     return f"is {_shown(value)}; it must be {allowed}"
 
 
@@ -127,8 +127,18 @@ def _shown(value: object) -> str:
             return "a list"
         case Mapping():
             return "an object"
+        case Coroutine():
+            return "a coroutine that was not awaited"
         case _:
             return f"of the type {type(value).__name__}"
+
+
+def meant(name: object, known: Iterable[str], otherwise: str = "") -> str:
+    """Returns the part of a sentence that suggests a similar name, or `otherwise` if no known name is similar."""
+    from difflib import get_close_matches  # Imported here because most programs make no such mistake.
+
+    close = get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else otherwise
 
 
 def quoted(value: object) -> str:
@@ -198,7 +208,8 @@ TITLE = Bound(partial(text_problem, most=MAX_TITLE), {"type": "string", "minLeng
 Title = Annotated[str, TITLE]
 Seconds = Annotated[float, SECONDS]
 # 0 seconds are allowed.
-Delay = Annotated[float, number(" of seconds")]
+WAIT = number(" of seconds")
+Delay = Annotated[float, WAIT]
 Priority = Annotated[int, PRIORITY]
 Limit = Annotated[int, LIMIT]
 # A count such as a number of bytes, without a narrower bound.

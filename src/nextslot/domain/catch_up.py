@@ -34,8 +34,7 @@ class Skipped:
 @dataclass(frozen=True, slots=True)
 class Account:
     """The outcome of every occurrence after `accounted_until` up to now: those that fire (oldest first) and those that
-    are skipped; and the next occurrence.
-    """
+    are skipped; and the next occurrence."""
 
     to_fire: Sequence[Instant]
     skipped: Sequence[Skipped]

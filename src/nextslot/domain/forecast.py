@@ -22,8 +22,7 @@ class Confidence(StrEnum):
 
 class Expected(Value):
     """When a job is expected to start and to end; None if unknown. In four cases of five it starts between
-    `earliest_start` and `latest_start`.
-    """
+    `earliest_start` and `latest_start`."""
 
     expected_start: Instant | None = None
     expected_end: Instant | None = None

@@ -87,8 +87,7 @@ def words_of(text: str | None) -> list[str]:
 
 def resolved(filter: JobFilter, now: Instant) -> JobFilter:
     """Returns the filter that also asks for what its `q` says. What may be a part of an id stays in `q`, and what has
-    no letter and no digit: it is looked for as it is, in the title and the id.
-    """
+    no letter and no digit: it is looked for as it is, in the title and the id."""
     return filter if filter.q is None or isinstance(filter, JobSearch) else parsed(filter.q, now, filter)
 
 

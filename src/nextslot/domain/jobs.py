@@ -169,12 +169,12 @@ class JobFields(JobRequest[At]):
 AnyJob = str | JobFields[Any]
 
 
-def id_of(job: AnyJob) -> str:
+def id_of(job: AnyJob, field: str = "job_id") -> str:
     """Returns the id, given a job or its id."""
     if isinstance(job, JobFields):
         return job.job_id
     if not isinstance(job, str):
-        raise Invalid(must_be(job, "a job, or the id of one"), field="job_id")
+        raise Invalid(must_be(job, "a job, or the id of one"), field=field)
     return job
 
 

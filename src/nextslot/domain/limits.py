@@ -12,9 +12,11 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Protocol
 
+from nextslot.errors import Invalid, Problem
 from nextslot.system.instant import Instant
 
 from . import Office
+from .bounds import LIMIT
 
 UNLIMITED = 2**31
 # The capacity of a limit that only a rate bounds. It is one that is set, so offices that share it take turns.
@@ -131,6 +133,13 @@ class Limits:
     # has `remote:NAME`, by which the quota of one provider is held.
     NAMED = 1
     UNCOUNTED = frozenset({"remote"})
+
+    def __post_init__(self) -> None:
+        tables = {name: getattr(self, name) for name in ("job_types", "resources", "limit_keys")}
+        given = {f"{table}.{name}": most for table, counts in tables.items() for name, most in counts.items()}
+        found = {name: LIMIT.problem(most) for name, most in {"running": self.running, **given}.items()}
+        if problems := [Problem(name, problem) for name, problem in found.items() if problem is not None]:
+            raise Invalid(problems)
 
     def keys(self, office_id: str, role: str | None, job_type: str, resources: Mapping[str, int]) -> Mapping[str, int]:
         keys = {SCHEDULER: 1, office_key(office_id): 1, type_key(job_type): 1}

@@ -37,8 +37,7 @@ class Listed:
 @dataclass(frozen=True, slots=True)
 class JobDetail:
     """A job with its run, its whole chain and the chain's last checkpoint, all as of one moment; `attempts` maps each
-    job of the chain to its place.
-    """
+    job of the chain to its place."""
 
     job: Job
     attempt: int

@@ -23,8 +23,7 @@ MOST_CRASHES_INSIDE = 2
 
 class ChainRun(NamedTuple):
     """A run of a chain: its failure kind and, if it was in a scheduler process that died, how many other runs were in
-    there.
-    """
+    there."""
 
     kind: FailureKind | None
     beside: int | None
@@ -58,8 +57,7 @@ def decide(
 
 def is_retryable(policy: RetryPolicy, kind: FailureKind) -> bool:
     """Returns whether the policy retries such a failure. A used-up quota says nothing about the job: `retry_on` does
-    not exclude it.
-    """
+    not exclude it."""
     if kind is FailureKind.QUOTA:
         return True
     return kind in RETRYABLE and (policy.retry_on is None or kind in policy.retry_on)

@@ -50,8 +50,7 @@ class RollupKey(NamedTuple):
 
 class End(NamedTuple):
     """The end of one job as the statistics count it: the minute of the end, and the buckets of its wait and
-    duration.
-    """
+    duration."""
 
     minute: int
     office_id: str

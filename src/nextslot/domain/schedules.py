@@ -100,8 +100,7 @@ class ScheduleFields(Value, Generic[At]):
 
 class Schedule(ScheduleFields[Instant]):
     """A schedule. The outcome of every occurrence up to `accounted_until` is stored; `next_trigger_at` is the first one
-    after it.
-    """
+    after it."""
 
     accounted_until: Internal[Instant]
 

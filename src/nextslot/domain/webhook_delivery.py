@@ -40,8 +40,7 @@ SERVER = "server"
 
 class Target(NamedTuple):
     """A delivery to be made: its URL, whose secrets sign it, whether it goes to the job's own webhook, whether it uses
-    the words of the office API, and the chat format, if any.
-    """
+    the words of the office API, and the chat format, if any."""
 
     url: str
     signers: tuple[str, ...]
@@ -197,8 +196,7 @@ def after(attempt: Attempt, tries: int, now: Instant) -> Next:
 
 def retry_after(status_code: int, header: str | None, now: Instant) -> float | None:
     """Returns how many seconds a 429 or 503 asks the sender to wait, at most an hour. The header has seconds or a
-    date.
-    """
+    date."""
     if status_code not in (429, 503) or header is None:
         return None
     text = header.strip()

@@ -47,8 +47,7 @@ class Catalog(JobTypes):
 
     def add_offered(self) -> list[JobType]:
         """Adds the job types that installed packages offer as entry points (`nextslot.job_types`), unless the name is
-        taken.
-        """
+        taken."""
         return [self.add(one.name, one.value) for one in entry_points(group=ENTRY_POINTS) if one.name not in self]
 
     def add_command(
@@ -72,8 +71,7 @@ class Catalog(JobTypes):
 
     def prepared(self, tables: Mapping[str, Mapping[str, Any]], base_dir: Path) -> dict[str, JobType]:
         """Checks the `[job_types.NAME]` tables of a configuration, all or none, and returns them as types for
-        `configure`.
-        """
+        `configure`."""
         draft = Catalog()
         draft.guardians, draft.engines = self.guardians, self.engines
         taken = set(self.names()) - self._configured
@@ -124,7 +122,9 @@ def load_handler(name: str) -> Handler:
         found = importlib.import_module(module_name)
     except ImportError as error:
         raise Invalid(
-            f"{module_name!r} cannot be imported: {error}; install it or correct the name", field="handler"
+            f"{module_name!r} cannot be imported: {error}; install it, put it into the data directory of a server, "
+            "or correct the name",
+            field="handler",
         ) from error
     for part in function.split("."):
         if not hasattr(found, part):

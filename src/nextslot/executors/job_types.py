@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 import jsonschema_rs
 
 from nextslot.domain import Office, RetryPolicy
+from nextslot.domain.bounds import MAX_NAME, text_problem
 from nextslot.domain.request_checks import resource_problems
 from nextslot.domain.request_checks import retry_policy as check_retry_policy
 from nextslot.errors import Invalid, Problem, UnknownJobType
@@ -116,6 +117,9 @@ class JobType:
 
 def _problem(error: jsonschema_rs.ValidationError) -> Problem:
     message = error.message.replace(" is a required property", " is missing")
+    if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.AdditionalProperties):
+        names = ", ".join(f'"{name}"' for name in error.kind.unexpected)
+        message = f"not known: {names}; correct the name or remove it"
     return Problem(".".join(["params", *map(str, error.instance_path)]), message)
 
 
@@ -146,10 +150,13 @@ class JobTypes:
         **options: Unpack[JobTypeOptions],
     ) -> JobType:
         """Adds a type."""
-        if not name or len(name) > 200:
-            raise Invalid("the name of this job type is empty or too long; use 1 to 200 characters", field="job_type")
+        if problem := text_problem(name, MAX_NAME):
+            raise Invalid(problem, field="job_type")
         if name in self._types:
             raise Invalid(f"the job type {name!r} is registered already; choose another name", field="job_type")
+        for wrong in sorted(options.keys() - JobTypeOptions.__annotations__.keys()):
+            known = ", ".join(NewJobTypeOptions.__annotations__)
+            raise Invalid(f"is not an option of a job type; the options are {known}", field=wrong)
         check_retry_policy(options.get("retry_policy"), RetryPolicy())
         own = signature_of(handler)
         signature = signature or own

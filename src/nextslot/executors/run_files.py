@@ -42,8 +42,7 @@ class RunFiles:
 
     def log_path(self, run_id: str) -> str:
         """Returns the log's path relative to the data directory. The random end of the id spreads logs over 256
-        folders.
-        """
+        folders."""
         return f"logs/{run_id[-2:]}/{run_id}.log"
 
     def log_file(self, run_id: str) -> Path:
@@ -56,8 +55,7 @@ class RunFiles:
     @property
     def _pieces(self) -> Path:
         """Returns the directory of the pieces of all logs, so that pieces left by a crash are found without scanning
-        all logs.
-        """
+        all logs."""
         return self._data / "logs" / "pieces"
 
     def artifacts_root(self, run_id: str) -> Path:
@@ -73,8 +71,7 @@ class RunFiles:
 
     def logs_in_pieces(self) -> list[str]:
         """Returns runs whose logs are in pieces: running ones, and those whose logs a crash or a full disk left
-        unjoined.
-        """
+        unjoined."""
         return sorted(path.name for path in self._pieces.glob("*"))
 
     def join_logs(self, run_ids: Iterable[str]) -> None:

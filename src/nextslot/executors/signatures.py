@@ -125,9 +125,13 @@ def read_result(handler: Handler, result: Any) -> Any:
     hint = _hints(handler).get("return", Any)
     if result is None or _schema_of(hint) is not None:
         return result
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter, ValidationError
 
-    return TypeAdapter(hint).validate_json(orjson.dumps(result))
+    try:
+        return TypeAdapter(hint).validate_json(orjson.dumps(result))
+    except ValidationError as error:
+        found = "; ".join(str(_problem(one, "", "result")) for one in error.errors())
+        raise Invalid(f"{found}; correct what the handler returns, or its annotation") from error
 
 
 def function_of(handler: Handler) -> Any:
@@ -235,10 +239,10 @@ def _is_missing(error: Any) -> bool:
     return error["type"] == "missing" and len(error["loc"]) == 1
 
 
-def _problem(error: Any, known: str) -> Problem:
+def _problem(error: Any, known: str, root: str = "params") -> Problem:
     """Returns an error of Pydantic as a problem in nextslot's words."""
     *place, last = [*error["loc"]] or [""]
-    around = ".".join(["params", *map(str, place)])
+    around = ".".join([root, *map(str, place)])
     if error["type"] == "missing":
         return Problem(around, f'"{last}" is missing')
     if error["type"] == "extra_forbidden":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 from nextslot.client.keyword_arguments import DirectOptions, JobOptions, SchedulePutOptions, TemplatePutOptions
 from nextslot.domain import DEFAULT_OFFICE, Job, NewJob, RunStatus, Schedule, Template, cron
+from nextslot.domain.bounds import must_be
 from nextslot.errors import Invalid, RunFailed
 from nextslot.executors.run_context import RunContext
 from nextslot.executors.signatures import Signature, read_result, signature_of
@@ -137,7 +138,9 @@ class JobHandle(Generic[P, R]):
     def via(self, way: Any) -> Any:
         """Returns a handle that submits to the server of a client or submitter, where this process runs no scheduler.
 
-        The server must have a job type of this name, such as by `nextslot serve --app`."""
+        The server must have a job type of this name, such as by `handler = "shop:charge"` in its configuration."""
+        if not hasattr(way, "submit"):
+            raise Invalid(must_be(way, "a Submitter, an AsyncSubmitter, a Client or an AsyncClient"), field="via")
         return Caller(self, way) if hasattr(way, "run_direct") else Sender(self, way)
 
     def wanted(self, params: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,4 +340,8 @@ def expression_of(expression: str | None, every: timedelta | None) -> str:
     if (expression is None) == (every is None):
         said = "is missing" if every is None else "stands beside `every`"
         raise Invalid(f'{said}; give either a cron expression, such as "0 7 * * *", or every=timedelta(…)', "cron")
+    if not isinstance(expression, str | None):
+        raise Invalid(must_be(expression, 'a cron expression: write @scheduler.cron("0 7 * * *")'), field="cron")
+    if not isinstance(every, timedelta | None):
+        raise Invalid(must_be(every, "a timedelta, such as timedelta(minutes=15)"), field="every")
     return expression if expression is not None else cron.every(every or timedelta())

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, Self, Unpack
 from nextslot.client.keyword_arguments import JobOptions
 from nextslot.domain import DEFAULT_OFFICE
 from nextslot.domain.bounds import must_be
+from nextslot.domain.cron import parse
 from nextslot.domain.devices import VARIABLES, NodeDevices, Units, counted, named
 from nextslot.domain.group_failure import ByOnFailure, GroupFailurePolicy
 from nextslot.domain.lease_times import LeaseTimes
@@ -62,6 +64,11 @@ FEWER = {
     "set max_concurrent_jobs = %d of the office `default`, or of others",
 }
 
+LATE = (
+    "the scheduler has started, and only a start stores declared schedules; declare this one before the start, or call "
+    "scheduler.schedules.create"
+)
+
 
 class Scheduler(Lifespan):
     """A durable job scheduler in this process, on one database.
@@ -102,6 +109,10 @@ class Scheduler(Lifespan):
         meters: Meters | None = None,
         tracer: Tracer | None = None,
     ) -> None:
+        if not isinstance(url, str):
+            raise Invalid(must_be(url, "an address, such as sqlite:///jobs.db"), field="url")
+        if isinstance(limits, Mapping):
+            raise Invalid(must_be(limits, "Limits(…)"), field="limits")
         name, units = node or default_node(url), node_resources or {}
         place = Path(data) if data is not None else data_directory(url)
         is_in_real_time = clock is None
@@ -177,7 +188,9 @@ class Scheduler(Lifespan):
                 raise Invalid(
                     f"{function.name!r} is a job type already; write @scheduler.job_type() once", field="job_type"
                 )
-            known = name or function.__name__
+            known: Any = name or getattr(function, "__name__", "<lambda>")  # `add` refuses what is no text.
+            if known == "<lambda>":
+                raise Invalid('this handler has no name; give one: @scheduler.job_type("thumbnail")', field="job_type")
             self.job_types.add(known, function, isolate=isolate, **options)
             return JobHandle(self, known, function, job_options or {})
 
@@ -194,11 +207,14 @@ class Scheduler(Lifespan):
         `@scheduler.job_type()`, or above a plain function. Each start creates the schedule, or changes it to the
         declaration."""
         cron_expression = expression_of(expression, every)
+        parse(cron_expression, options.get("timezone", "UTC"))
 
         def declare(function: Any) -> JobHandle[Any, Any]:
             handle = function if isinstance(function, JobHandle) else self.job_type()(function)
             given: dict[str, Any] = {**options}
             name, params = given.pop("name", handle.name), given.pop("params", None)
+            if self._store is not None:
+                raise Invalid(LATE, field="cron")
             office_id = handle.office_id
             if handle.name not in self.declare.templates:
                 self.declare.template(handle.name, handle.name, office_id=office_id, **handle.template_options())
@@ -235,6 +251,9 @@ class Scheduler(Lifespan):
 
         The process exits with 0 if the outcomes of all runs were stored, otherwise with 1.
         """
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise Invalid("run() makes an event loop, but one runs already; use `async with scheduler:`")
         if not asyncio.run(self._run_until_signalled()):
             raise SystemExit(1)
 

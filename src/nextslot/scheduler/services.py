@@ -32,6 +32,7 @@ from nextslot.domain import (
     id_of,
 )
 from nextslot.domain import signals as signal_rules
+from nextslot.domain.bounds import WAIT
 from nextslot.engine.direct.connected_callers import Update
 from nextslot.engine.events.event_feed import EventPage
 from nextslot.engine.finish.job_finisher import Cancelled
@@ -90,6 +91,9 @@ class Services:
         self._clock = runtime.clock
         # The part of each extension in this scheduler, by the name of the extension.
         self.attached = attached
+
+    def __getstate__(self) -> object:
+        raise Invalid("a scheduler cannot be pickled: another process submits through a server, with a Submitter")
 
     def for_caller(self, context: RequestContext) -> "Services":
         """Returns the same services for another caller, whom the audit log then names for each change."""
@@ -305,8 +309,7 @@ class Services:
 
     async def accept_group(self, new: NewGroup, idempotency_key: str | None = None) -> tuple[Group, list[Accepted]]:
         """Does the same as `submit_group` or `submit_group_from`, and returns with each job whether it is new or
-        existed before.
-        """
+        existed before."""
         intake, office_id = self._runtime.intake, new.jobs[0].office_id if new.jobs else new.office_id
         content: list[object] = [*new.jobs, new.mode, new.on_failure, new.name]
         if new.template_id is not None or new.webhook is not None:
@@ -567,8 +570,7 @@ class Services:
         **options: Unpack[DirectOptions],
     ) -> Instant | None:
         """Returns when the work of a direct request would start if it were made now and its caller stayed, however
-        long that takes. Stores nothing. Waits at most `wait_seconds` for the forecast; None if it is not known.
-        """
+        long that takes. Stores nothing. Waits at most `wait_seconds` for the forecast; None if it is not known."""
         own = {"job_type": job_type, "params": {} if params is None else params}
         wanted = arguments.new_direct(**own, created_by=created_by, **options)
         handler, run_id = self._runtime.direct, self._runtime.chance.new_id()
@@ -648,6 +650,8 @@ class Services:
 
     async def wait(self, job: AnyJob, timeout: float | None = None) -> Ended:
         """Waits until the chain of a job has ended, retries included; raises NotEnded after `timeout` seconds."""
+        if timeout is not None and (problem := WAIT.problem(timeout)):
+            raise Invalid(problem, field="timeout")
         found = await self.job(job)
         waiting = self._runtime.waiters.wait(found.chain_id)
         if timeout is None:

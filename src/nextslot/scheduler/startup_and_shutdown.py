@@ -107,7 +107,7 @@ class Lifespan(Services):
             await runtime.shipping.start(store)
             runtime.dispatcher.start()
             # From here on, callers reach the store; until now they got the error that the scheduler is starting.
-            self._gate.store, self._gate.obstacle = store, None
+            self._gate.store, self._gate.loop, self._gate.obstacle = store, asyncio.get_running_loop(), None
             for extension in self.attached.values():
                 await extension.start()
             await self._watch_devices()
@@ -220,7 +220,7 @@ class Lifespan(Services):
         runtime.events.close()
         await store.close()
         self._watching.close()
-        self._gate.store = None
+        self._gate.store = self._gate.loop = None
         self._store = self._runner = None
         runtime.waiters.release()
         self._stopped.set()
@@ -296,5 +296,5 @@ class Lifespan(Services):
             await self._detach()
             await self._cluster.abandon()
         self._watching.close()
-        self._gate.store = None
+        self._gate.store = self._gate.loop = None
         self._store = self._runner = None

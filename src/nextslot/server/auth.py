@@ -64,8 +64,7 @@ class Caller:
 
     def narrowed_to(self, office_id: str | None) -> str:
         """Returns the requested office if the key may use it; without a request, the office of the key, or the default
-        one.
-        """
+        one."""
         if office_id is not None:
             self.check_office(office_id)
         return office_id or self.office_id or DEFAULT_OFFICE
@@ -110,8 +109,7 @@ of_failure = _of_thing("failure", "fingerprint", lambda scheduler, name: schedul
 
 async def of_direct(scheduler: Services, request: Request, caller: Caller) -> None:
     """Checks a route with a `direct_id` in its path. A caller may have chosen that id within the office in the
-    query.
-    """
+    query."""
     name = request.path_params.get("direct_id") or request.path_params["name"]
     found = await scheduler.direct(name, caller.narrowed_to(request.query_params.get("office_id")))
     caller.check_thing(found.office_id, "direct execution", name)
@@ -190,8 +188,7 @@ def caller_of(request: Request) -> Caller:
 
 def lane_of(request: Request) -> str:
     """Returns the lane whose share of the server the request uses: its key's office, its key, or, without a key that
-    was accepted, its address.
-    """
+    was accepted, its address."""
     caller: Caller | None = getattr(request.state, "caller", None)
     return lane_of_address(request.scope) if caller is None or caller.key_id is None else _lane_of_key(caller)
 

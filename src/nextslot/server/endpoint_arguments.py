@@ -25,8 +25,7 @@ Validate = Callable[[Any], Any]
 
 class EndpointArguments:
     """The declared arguments of an endpoint: texts of its path, one model or some values of the query, one body, the
-    request.
-    """
+    request."""
 
     def __init__(self, dependant: Dependant) -> None:
         _refuse_other_arguments(dependant)
@@ -38,8 +37,7 @@ class EndpointArguments:
 
     def of(self, request: Request, body: Any) -> dict[str, Any]:
         """Returns the arguments. Raises Invalid if the query has a name twice, and RequestValidationError for other
-        problems.
-        """
+        problems."""
         found: dict[str, Any] = {} if self._request_name is None else {self._request_name: request}
         problems: Problems = []
         for one in self._path:

@@ -175,8 +175,7 @@ class FairShares:
 
     async def open_stream(self, name: str) -> Callable[[], None]:
         """Counts a stream; returns what ends it. Raises 429 if there are too many, after a while: a caller who tries
-        again at once is slowed down.
-        """
+        again at once is slowed down."""
         lane = self._lane(name)
         self._take_token(lane)
         if lane.streams >= self._limits.streams_of_lane or self.streams >= self._limits.streams:

@@ -112,8 +112,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _may_be_aborted(self) -> None:
         """Lets the connection be aborted to make room while it closes: its caller may read nothing of the answer, or
-        never end TLS.
-        """
+        never end TLS."""
         if not self._is_lost:
             self._open.waits(self)
 

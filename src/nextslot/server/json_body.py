@@ -118,8 +118,7 @@ class _Pieces:
 
     def _peek(self) -> str:
         """Moves to the next character that is not a space and returns it; returns an empty text at the end of the
-        body.
-        """
+        body."""
         while True:
             if len(self._text) - self._at <= self._most_item and self._has_more:
                 self._move_window()

@@ -230,7 +230,7 @@ def sentence_of(found: Mapping[str, Any]) -> str:
     if kind == "missing":
         return "the request has no body; send a JSON object" if found["loc"] == ("body",) else "is missing; give it"
     if kind == "extra_forbidden":
-        return "there is no such field"
+        return "there is no such field; correct its name or remove it"
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
         return must_be(_read(value), f"{words} {context[name]:,}")

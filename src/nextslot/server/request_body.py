@@ -40,8 +40,7 @@ BYTES_PER_SECOND = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
     """Limits in bytes: of a body, of the body of a batch, of all bodies in progress of one caller, and of all
-    together.
-    """
+    together."""
 
     body: int = MIB
     batch: int = 64 * MIB

@@ -62,8 +62,7 @@ def _header_text(text: str) -> str:
 
 async def answer_many(items: Iterable[object], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Answers a long list, encoded in parts. Other requests are served in between, and the encoded list is never in
-    memory twice.
-    """
+    memory twice."""
     rest, parts = iter(items), [b'{"items":[']
     while some := list(islice(rest, SOME)):
         parts += [orjson.dumps(some)[1:-1], b","]
@@ -271,8 +270,7 @@ async def _hang_up(request: Request) -> None:
 
 async def create_once(make: Awaitable[T], known: Callable[[str], Awaitable[T]]) -> tuple[T, bool]:
     """Returns what `make` makes, and True. For a repeated Idempotency-Key, returns what the first request made, and
-    False.
-    """
+    False."""
     try:
         return await make, True
     except Replayed as before:

@@ -124,8 +124,7 @@ class Route(APIRoute):
 
 async def _open(request: Request, lane: str, handle: Callable[[], Coroutine[Any, Any, Response]]) -> Response:
     """Handles a request of a route for everybody in a lane by address, apart from that of wrong keys. Probes wait for
-    nobody.
-    """
+    nobody."""
     if request.scope["path"].endswith(PROBE_ENDS):
         return await handle()
     shares: FairShares = request.app.state.shares

@@ -248,8 +248,7 @@ class Process:
 
 class StartRetries:
     """Chooses the pauses between attempts to start while the database is away, and when to log: both become rarer with
-    time.
-    """
+    time."""
 
     def __init__(self, tell_callers: Callable[[str], None]) -> None:
         self._tell_callers = tell_callers

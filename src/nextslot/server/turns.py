@@ -44,8 +44,7 @@ class Turns:
 
     async def _turn(self, scope: Scope) -> None:
         """Returns in the turn in which the request may continue. Callers take turns; each caller's requests keep their
-        order.
-        """
+        order."""
         if self._gone_on is None:
             self._gone_on = 0
             asyncio.get_running_loop().call_soon(self._next_turn)

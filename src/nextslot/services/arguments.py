@@ -4,13 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from nextslot.client import keyword_arguments
 from nextslot.client.keyword_arguments import Time
 from nextslot.domain import NewJob, id_of
-from nextslot.domain.bounds import must_be
+from nextslot.domain.bounds import IN_PARAMS, meant, must_be
 from nextslot.engine.direct.direct_requests import NewDirect
 from nextslot.errors import Invalid, NotFound, Problem
 from nextslot.system.instant import Instant
@@ -24,8 +23,7 @@ def new_job(**fields: Any) -> NewJob:
     """Makes a request from keyword arguments. Times may be datetimes, and dependencies may be jobs."""
     if not fields.keys() <= _JOB_FIELDS:
         wrong = min(fields.keys() - _JOB_FIELDS, key=str)
-        close = get_close_matches(str(wrong), _JOB_FIELDS, n=1)
-        raise Invalid("is not a field of a job" + (f"; did you mean {close[0]}?" if close else ""), field=str(wrong))
+        raise Invalid("is not a field of a job" + meant(wrong, _JOB_FIELDS, IN_PARAMS), field=str(wrong))
     for name in ("scheduled_for", "expires_at"):
         if name in fields:
             fields[name] = instant(fields[name], name)
@@ -58,7 +56,7 @@ def _with_ids(new: NewJob) -> NewJob:
     given = new.depends_on
     if isinstance(given, str) or not isinstance(given, Iterable) or all(type(one) is str for one in given):
         return new  # What is no list of ids is refused with all other problems.
-    return replace(new, depends_on=[id_of(one) for one in given])
+    return replace(new, depends_on=[id_of(one, "depends_on") for one in given])
 
 
 def mappings(given: Iterable[Mapping[str, Any]], field: str) -> list[Mapping[str, Any]]:

@@ -104,8 +104,7 @@ class BulkService:
 
     async def retry(self, filter: JobFilter | None = None, *, all: bool = False, dry_run: bool = False) -> BulkRetried:
         """Retries every chain whose last job matches and is FAILED. With `dry_run` it changes nothing, and returns the
-        failed jobs that it would retry.
-        """
+        failed jobs that it would retry."""
         wanted = self._wanted(filter, all)
         if dry_run:
             return await self._retryable(wanted)
@@ -148,8 +147,7 @@ class BulkService:
         created_by: str | None = None,
     ) -> Job:
         """Makes a new job like an ended one, in a chain of its own. Given parameters replace the old ones key by
-        key.
-        """
+        key."""
         content = [job_id, params, priority]
         once: Once[Job] = Once("rerun", self._access.context.office_id, content, lambda made: [made.job_id])
         return await self._access.create(

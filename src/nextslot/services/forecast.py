@@ -43,8 +43,7 @@ Note = Callable[[str, Mapping[str, Json]], Awaitable[str | None]]
 @dataclass(frozen=True, slots=True)
 class _Version:
     """What a forecast was made from: the number of writes of this node, the newest event, the rules, and the progress
-    of runs.
-    """
+    of runs."""
 
     writes: int
     last_event: int
@@ -141,8 +140,7 @@ class ForecastService:
 
     async def start_of_direct(self, access: UnitOfWork, add: Work[Direct], wait_seconds: float = 5) -> Instant | None:
         """Returns when the work of a further direct caller would start, if the caller stayed; None if that is unknown
-        or not ready in time. Stores nothing.
-        """
+        or not ready in time. Stores nothing."""
         own = self._offices.setdefault(access.context.office_id, _DryRuns())
         until = asyncio.get_running_loop().time() + wait_seconds
         end_turn = await own.forecasts.turn(wait_seconds)
@@ -174,8 +172,7 @@ class ForecastService:
 
     async def _trial(self, snapshot: Snapshot, seconds: float, end_turn: EndTurn) -> Forecast | None:
         """Makes the forecast of a dry run unless too many others are being made. Returns None if it is not ready in
-        time. Ends the turn when the forecast has been made, whoever still waits for it.
-        """
+        time. Ends the turn when the forecast has been made, whoever still waits for it."""
         making = None
         try:
             async with asyncio.timeout(seconds):
@@ -204,8 +201,7 @@ class ForecastService:
 
     async def queue_within(self, office_id: str, seconds: float) -> Forecast | None:
         """Forecasts the same, but returns None if the forecast is not ready in time. It is finished anyway, for the
-        next caller.
-        """
+        next caller."""
         kept = await self._usable(office_id)
         if kept is not None:
             return kept.forecast
@@ -316,8 +312,7 @@ def _first_change(made: Forecast) -> Instant:
 
 def _beyond(made: Forecast, job: Job, ahead: int) -> Expected:
     """Forecasts a job that is not among the first 1,000, assuming that the queue continues at the pace of its
-    beginning.
-    """
+    beginning."""
     if made.is_whole or made.last_start is None or not job.is_ready or not made.places <= ahead <= MOST_AHEAD:
         return Expected()
     pace = (made.last_start - made.made_at) / made.places

@@ -33,8 +33,7 @@ class InboxService:
 
     async def look(self) -> None:
         """Takes in what waits, in its order. What cannot be taken now, such as over a quota or while the scheduler
-        stops, stays and is tried again.
-        """
+        stops, stays and is tried again."""
         after = ""
         while self._access.gate.store is not None and not self._access.gate.is_draining:
             page = await self._access.read(lambda tx, after=after: inbox.page(tx, after, BATCH))  # type: ignore[misc]

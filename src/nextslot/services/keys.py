@@ -90,8 +90,7 @@ class KeyService:
 
     async def find(self, text: str) -> Key | None:
         """Finds a key by the digest of its text, so that the time of the comparison does not show how much of a guess
-        is right.
-        """
+        is right."""
         return next(iter((await self.find_all([digest(text)])).values()), None)
 
     async def find_all(self, digests: Sequence[str]) -> dict[str, Key]:

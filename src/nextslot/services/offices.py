@@ -66,8 +66,7 @@ class OfficeService:
 
     async def used(self, office_id: str) -> dict[str, int | None]:
         """Returns how much of its quotas an office uses. `stored_bytes` is None while no office has a quota of
-        bytes.
-        """
+        bytes."""
         queued = await self._access.read(lambda tx: quotas_table.open_chains(tx, office_id))
         stored = await self._access.stored_bytes_of(office_id)
         return {"queued_jobs": queued, "stored_bytes": stored}

@@ -131,8 +131,7 @@ class RunFileService:
 
     def artifact(self, run_id: str, artifact: Artifact) -> Path:
         """Returns the path of an artifact on this disk; raises NotFound if it is gone, or a link that leads out of the
-        directory.
-        """
+        directory."""
         root = self._files.artifacts_root(run_id)
         path = root / artifact.name
         real = Path(os.path.realpath(path))

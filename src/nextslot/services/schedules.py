@@ -54,8 +54,7 @@ class ScheduleService:
         **options: Unpack[SchedulePutOptions],
     ) -> tuple[Schedule, bool]:
         """Creates the schedule with this name, or sets it to these fields. Returns whether it is new. Fields that are
-        not given get their defaults, except `enabled`, which stays.
-        """
+        not given get their defaults, except `enabled`, which stays."""
         fields = {"template_id": template_id, "cron_expression": cron_expression, **options}
         return await self._access.create(lambda tx: self.store(tx, office_id or DEFAULT_OFFICE, name, fields))
 
@@ -72,8 +71,7 @@ class ScheduleService:
 
     def _allowed(self, tx: Tx, schedule: Schedule) -> Schedule:
         """Returns a schedule if the caller may create its jobs. A disabled schedule creates none, so everybody may
-        store it.
-        """
+        store it."""
         template = templates.get(tx, schedule.template_id)
         for job_type in types_of(template) if template is not None and schedule.enabled else ():
             self._access.refuse_type(schedule.office_id, job_type)
@@ -151,8 +149,7 @@ class ScheduleService:
         self, schedule_id: str, limit: int = DEFAULT_LIMIT, cursor: str | None = None
     ) -> Page[Occurrence]:
         """Lists occurrences, the newest first. For a disabled schedule the list begins with the span that is still
-        open.
-        """
+        open."""
         now = self._access.clock.now()
 
         def read(tx: Tx, below: int, rows: int) -> Sequence[Occurrence]:

@@ -162,8 +162,7 @@ def _point(at: int, counts: Counter[str], totals: Totals, depth: int | None) -> 
 
 class _Depths:
     """The depth of the queue at the beginning of each minute. A minute without a stored depth changed nothing, so the
-    next stored depth is also its depth; after the last one, the current depth is.
-    """
+    next stored depth is also its depth; after the last one, the current depth is."""
 
     def __init__(self, tx: Tx, begin: int, until: int, office_id: str, job_type: str, counted_from: int) -> None:
         self._counted_from = counted_from

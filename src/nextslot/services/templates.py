@@ -27,8 +27,7 @@ class TemplateService:
 
     async def create(self, name: str, job_type: str | None = None, **options: Unpack[TemplateOptions]) -> Template:
         """Creates a template that makes one job of `job_type`, or a group of `jobs`. Fails if the name exists; `put`
-        does not.
-        """
+        does not."""
         fields = _fields(job_type, {"name": name, **options})
         once: Once[Template] = Once("templates", options.get("office_id"), fields, lambda made: [made.template_id])
 
@@ -46,8 +45,7 @@ class TemplateService:
         **options: Unpack[TemplatePutOptions],
     ) -> tuple[Template, bool]:
         """Creates the template with this name, or sets it to these fields. Returns whether it is new. Fields that are
-        not given get their defaults.
-        """
+        not given get their defaults."""
         fields = _fields(job_type, options)
         return await self._access.create(lambda tx: self.store(tx, office_id or DEFAULT_OFFICE, name, fields))
 
@@ -69,8 +67,7 @@ class TemplateService:
 
     async def archive(self, template_id: str) -> Template:
         """Archives a template. It makes no more jobs, its schedules are disabled, and its name is free again; its jobs
-        stay.
-        """
+        stay."""
         return await self._access.write(lambda tx: self._settings.archive(tx, template_id, self._access.clock.now()))
 
     async def get(self, template_id: str) -> Template:

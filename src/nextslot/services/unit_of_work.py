@@ -1,5 +1,6 @@
 """The only path from the services to the store: admission of new work, idempotency, and the audit log."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from nextslot.engine.settings.office_quotas import OfficeQuotas
 from nextslot.engine.settings.stored_bytes import StoredBytes
 from nextslot.engine.submit.idempotency import Once, at_most_once
 from nextslot.engine.submit.queue_order import NewWork
-from nextslot.errors import Draining, Forbidden, OverQuota, Unavailable
+from nextslot.errors import Draining, Forbidden, Invalid, OverQuota, Unavailable
 from nextslot.store.contract import Store, Tx, Work
 from nextslot.store.group_commit import GROUP_ROWS
 from nextslot.system.clock import Clock
@@ -24,6 +25,11 @@ S = TypeVar("S")
 
 # The sentence that callers get until the scheduler has started; `/ready` shows it too.
 STARTING = "the scheduler is starting: it repairs what the last process left"
+# The sentence for a caller on another event loop, whose futures this scheduler's loop would never wake.
+ELSEWHERE = (
+    "this scheduler runs on another event loop, so this call might never return: make the handler an async function, "
+    "or use asyncio.run_coroutine_threadsafe(…, loop).result() with the scheduler's loop"
+)
 
 
 @dataclass(slots=True)
@@ -32,6 +38,8 @@ class Gate:
 
     # None until callers may use it, and after the scheduler has stopped.
     store: Store | None = None
+    # The event loop of a scheduler that has started.
+    loop: asyncio.AbstractEventLoop | None = None
     is_draining: bool = False
     # When a stopping scheduler interrupts the work that still runs.
     interrupts_at: Instant | None = None
@@ -90,9 +98,12 @@ class UnitOfWork:
 
     @property
     def store(self) -> Store:
-        if self.gate.store is None:
-            raise Unavailable(self.gate.absence)
-        return self.gate.store
+        gate = self.gate
+        if gate.store is None:
+            raise Unavailable(gate.absence)
+        if gate.loop is not None and gate.loop is not asyncio.get_running_loop():
+            raise Invalid(ELSEWHERE)
+        return gate.store
 
     async def read(self, work: Work[T], is_small: bool = False) -> T:
         return await self.store.read(work, is_small=is_small)
@@ -149,8 +160,7 @@ class UnitOfWork:
 
     async def stored_bytes_of(self, office_id: str) -> int | None:
         """Returns how many bytes the logs and artifacts of an office have on this node; None if no office has a quota
-        of them.
-        """
+        of them."""
         if not self.quotas.are_bytes_granted:
             return None
         await self._measure_stored()

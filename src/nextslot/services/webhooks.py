@@ -132,8 +132,7 @@ class WebhookSubscriptions:
 
     def secret(self, office_id: str = DEFAULT_OFFICE) -> str:
         """Returns the secret that signs the webhooks of an office, of its jobs and of its direct requests. Only for
-        their receivers.
-        """
+        their receivers."""
         return self._service.secret(office_id)
 
     def _changed(self, tx: Tx, before: Webhook | None, after: Webhook | None) -> None:

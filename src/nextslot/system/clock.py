@@ -36,8 +36,7 @@ class Clock(Protocol):
 
     def adjust(self, server: int, sent: float, received: float) -> None:
         """Adopts the time of the database's clock, which was read between these two monotonic times. Only a clock that
-        follows the database does this.
-        """
+        follows the database does this."""
 
     async def sleep(self, seconds: float) -> None: ...
 

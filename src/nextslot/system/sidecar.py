@@ -29,8 +29,7 @@ _PROGRAM = Path(__file__).with_name("sidecar_main.py")
 
 class SharedHeartbeat:
     """A page of memory that a node shares with its sidecar and with the guardians of its commands: when its event loop
-    last answered, until when its work may continue, and whether it is ready. Instants are of CLOCK_BOOTTIME.
-    """
+    last answered, until when its work may continue, and whether it is ready. Instants are of CLOCK_BOOTTIME."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("nextslot-heartbeat")
@@ -150,8 +149,7 @@ class Sidecar:
 
     def _send_lease(self) -> None:
         """Sends the lease to the process. Does not block: the pipe holds far more than one line, and its reader is
-        quick.
-        """
+        quick."""
         if self._process is not None and self._process.stdin is not None:
             # The process has ended; `check` starts it again and sends the lease then.
             with contextlib.suppress(OSError):

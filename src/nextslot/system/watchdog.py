@@ -54,8 +54,7 @@ class Watchdog:
     @contextlib.contextmanager
     def watching(self, *, with_sidecar: bool = True) -> Iterator[None]:
         """Watches the running loop until the last caller has left this context. The first caller decides whether there
-        is a sidecar: a scheduler inside another program, with a database of its own, needs only the reports.
-        """
+        is a sidecar: a scheduler inside another program, with a database of its own, needs only the reports."""
         self._holders += 1
         if self._holders == 1:
             self._start(asyncio.get_running_loop(), with_sidecar)

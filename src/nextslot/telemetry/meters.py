@@ -76,8 +76,7 @@ class Meters:
 
     def committed(self, works: int, seconds: float, failures: int) -> None:
         """Records a group commit: the number of works, how long the first one waited, and how many works the store
-        could not store.
-        """
+        could not store."""
 
     def read(self, seconds: float, is_failed: bool) -> None:
         """Records a read, including its wait for a connection."""
@@ -203,8 +202,7 @@ class HttpMeters:
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Records a response. `seconds` is the time until the response began, so that a long stream does not count as
-        slow.
-        """
+        slow."""
         key = (method, route, status)
         self.requests[key] = self.requests.get(key, 0) + 1
         self.durations.setdefault((method, route), Histogram(ANSWERS)).note(seconds)

@@ -86,8 +86,7 @@ class Tracer:
 
     def carried(self, work: W, request_span: object) -> W:
         """Wraps a work, so that it counts as part of this span's request on any thread of the store. Without a span, it
-        counts as part of the caller's current span.
-        """
+        counts as part of the caller's current span."""
         return work
 
     def links_of(self, jobs: Iterable[Submitted]) -> Mapping[str, Any]:

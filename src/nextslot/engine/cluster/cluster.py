@@ -151,8 +151,7 @@ class Cluster:
 
     async def _wait_for_last_incarnation(self, store: Store, node_id: str) -> None:
         """Waits until the lease of an incarnation on another machine has ended. On this machine, recovery ends the
-        processes instead.
-        """
+        processes instead."""
         found = await store.read(lambda tx: nodes.time_until_lost(tx, node_id, self._clock.now()))
         if found is not None and found[0] != self._registry.card.host and found[1] > 0:
             log.warning("node %s may still be running on %s: waiting %g s until its lease ends", node_id, *found)
@@ -160,8 +159,7 @@ class Cluster:
 
     async def leave(self, has_stored_all: bool) -> None:
         """Leaves the cluster. When the lease has ended, other nodes recover the outcomes that this node could not
-        store.
-        """
+        store."""
         store, self._store, self._has_joined = self._store, None, False
         if store is None:
             return
@@ -251,8 +249,7 @@ class Cluster:
 
     async def _serve(self) -> None:
         """Handles the announced topics until none is left. Topics that arrive meanwhile are handled together in the
-        next pass.
-        """
+        next pass."""
         while self._store is not None and (self._heard or not self._leader.is_up_to_date):
             topics, self._heard = self._heard, set()
             try:

@@ -15,8 +15,7 @@ from nextslot.store.tables.nodes import NodeInfo
 @dataclass(frozen=True, slots=True)
 class Others:
     """The largest number of units of each resource on another node, the job types of the others, and whether this node
-    is being drained.
-    """
+    is being drained."""
 
     resources: Mapping[str, int]
     job_types: frozenset[str]
@@ -96,8 +95,7 @@ class NodeRegistry:
 
     def everybody(self, tx: Tx) -> list[Node]:
         """Returns all nodes by name, except forgotten ones. This node has its current values, even if they are not
-        stored yet.
-        """
+        stored yet."""
         return [self._current(node) if node.node_id == self.node_id else node for node in nodes.all_of_them(tx)]
 
     def _current(self, node: Node) -> Node:
@@ -109,8 +107,7 @@ class NodeRegistry:
 
     def others(self, tx: Tx) -> Others:
         """Reads the other nodes. The resources of an absent node stay known, with 0 units, until the node is
-        forgotten.
-        """
+        forgotten."""
         everybody = nodes.all_of_them(tx)
         rest = [node for node in everybody if node.node_id != self.node_id]
         return Others(

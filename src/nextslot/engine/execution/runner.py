@@ -45,8 +45,7 @@ class WorkFinisher(Protocol):
         self, tx: Tx, run_id: str, job_id: str, outcome: Outcome, now: Instant, waited_us: int = 0, /
     ) -> object | None:
         """Stores an outcome that has waited for `waited_us`, and all consequences. Returns None if the run had already
-        ended.
-        """
+        ended."""
 
 
 class RunsClaims(Protocol):
@@ -129,8 +128,7 @@ class Runner:
 
     def ended(self, job_type: str, seconds: float | None, ended_at: float, params: Mapping[str, Json]) -> None:
         """Notes the end of a run after its commit and before the launches of that commit. If there are several, the
-        first one counts.
-        """
+        first one counts."""
         if seconds is not None and self._durations.is_filled:
             self._durations.note(job_type, seconds, params)
         if self._freed_at is None:
@@ -138,8 +136,7 @@ class Runner:
 
     def _look_after(self, seconds: float) -> None:
         """Schedules a check for silent runs after this time or earlier: a reloaded configuration may have a shorter
-        one.
-        """
+        one."""
         wait = max(min(seconds, LOOK_SECONDS), SHORTEST_WAIT)
         due = self._clock.monotonic() + wait
         self._next_look = asyncio.get_running_loop().call_later(wait, self._look, due)
@@ -161,8 +158,7 @@ class Runner:
 
     async def abandon(self) -> None:
         """Cancels the tasks that did not stop. Their jobs stay RUNNING in the store, and the next start recovers
-        them.
-        """
+        them."""
         self._is_abandoned = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -326,8 +322,7 @@ def _earlier_session(tx: Tx, claim: Claim) -> tuple[str, FailureKind] | None:
 
 def _unstorable(outcome: Outcome, refusals: int, error: Exception) -> Outcome:
     """Returns a failure that the store accepts, so that the slot is freed and the chain continues by its retry
-    policy.
-    """
+    policy."""
     kind = outcome.failure_kind or FailureKind.ERROR
     said = (
         f"{OUTCOME_NOT_STORED}: the work ended {outcome.status}, and the database refused to store that "

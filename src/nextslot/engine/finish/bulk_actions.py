@@ -66,8 +66,7 @@ class BulkActions:
 
     def retry(self, tx: Tx, job_ids: Iterable[str], filter: JobFilter, now: Instant) -> list[Job]:
         """Creates a retry for each chain whose last job is one of these, still matches, and is FAILED. Other jobs are
-        skipped.
-        """
+        skipped."""
         runs_ = self.retryable(tx, job_ids, filter).values()
         return [self._retries.retry_by_hand(tx, run_id, None, now).job for run_id in runs_]
 
@@ -90,8 +89,7 @@ class BulkActions:
         now: Instant,
     ) -> Job:
         """Creates a new job like an ended one, in a new chain. Given parameters replace those of the old job, key by
-        key.
-        """
+        key."""
         job = jobs.get(tx, job_id)
         if job is None:
             raise NotFound("job", job_id)
@@ -117,8 +115,7 @@ def _still(tx: Tx, job_ids: Iterable[str], filter: JobFilter) -> Sequence[Job]:
 
 def _rest_of_groups(tx: Tx, live: Sequence[Job], filter: JobFilter, include_running: bool) -> Iterator[Job]:
     """Yields the other matching members of the jobs' groups. Otherwise the group's rule would cancel them, with another
-    reason.
-    """
+    reason."""
     seen = {job.job_id for job in live}
     for group_id in dict.fromkeys(job.group_id for job in live if job.group_id is not None):
         for job in jobs.live_members(tx, group_id, ALL):
@@ -128,8 +125,7 @@ def _rest_of_groups(tx: Tx, live: Sequence[Job], filter: JobFilter, include_runn
 
 def _doomed(tx: Tx, chosen: Sequence[Job], filter: JobFilter) -> Iterator[Job]:
     """Yields matching jobs that depend on these. Otherwise their dependency rule would cancel them, with another
-    reason.
-    """
+    reason."""
     seen = {job.job_id for job in chosen}
     ending = [job for job in chosen if job.stage is Stage.QUEUED]
     while ending:

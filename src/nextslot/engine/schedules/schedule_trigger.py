@@ -106,8 +106,7 @@ class ScheduleTrigger:
 
     def settle(self, tx: Tx, schedule: Schedule, now: Instant) -> Schedule:
         """Stores the outcome of all occurrences up to now by the current settings, so that a change applies from the
-        next one on (DEC-010).
-        """
+        next one on (DEC-010)."""
         if schedule.enabled:
             done = self._fire(tx, [schedule], now)
             if not done.advanced:
@@ -129,8 +128,7 @@ class ScheduleTrigger:
         now: Instant,
     ) -> Job | Group:
         """Creates a job or group of this schedule by hand, now. It is not an occurrence, and ignores `enabled` and
-        `overlap`.
-        """
+        `overlap`."""
         schedule = schedules.get(tx, schedule_id)
         if schedule is None or schedule.deleted_at is not None:
             raise NotFound("schedule", schedule_id)
@@ -177,8 +175,7 @@ class ScheduleTrigger:
 
     def _replan(self, tx: Tx, after: str) -> str | None:
         """Computes the next times of a page of schedules by the current rules and clock. Returns the last id of the
-        page.
-        """
+        page."""
         now = self._clock.now()
         page = schedules.enabled(tx, after, BATCH)
         changed = []
@@ -245,8 +242,7 @@ class ScheduleTrigger:
 
     def _over_quota(self, tx: Tx, batch: Batch, office_id: str, new: NewJob | NewGroup, now: Instant) -> str | None:
         """Returns why the quotas of an office do not allow these jobs now. They are then skipped; other schedules still
-        fire.
-        """
+        fire."""
         room = batch.room.get(office_id)
         if room is None:
             room = batch.room[office_id] = OfficeRoom(self._quotas, tx, office_id)

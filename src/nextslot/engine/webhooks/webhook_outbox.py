@@ -171,8 +171,7 @@ class WebhookService:
 
     def _signing(self, tx: Tx, settings: WebhookSettings) -> str:
         """Returns the secret that signs the messages of jobs and offices: the configured one, or one that is generated
-        and stored.
-        """
+        and stored."""
         stored = settings.secret or webhooks.server_secret(tx)
         if stored is None:
             stored = webhook_signature.secret_of(self._chance.secret())
@@ -185,8 +184,7 @@ class WebhookService:
         self, tx: Tx, job_id: str, office_id: str, has_own: bool, events: Sequence[str], now: Instant
     ) -> None:
         """Adds the messages about a job that has ended or stalled. `has_own`: whether the job has its own webhook. Does
-        nothing if nobody receives them.
-        """
+        nothing if nobody receives them."""
         listeners = self._listeners
         if not has_own and not self._has_listeners(office_id):
             return
@@ -218,8 +216,7 @@ class WebhookService:
 
     def _link(self, job: Job) -> str | None:
         """Returns the signed link for the answer to the job's signal; None if it has no signal or the server no public
-        address.
-        """
+        address."""
         if job.awaiting is None or job.asked_at is None or self.settings.public_url is None:
             return None
         expires_at = job.answer_by or job.asked_at.after(LINK_SECONDS)
@@ -241,8 +238,7 @@ class WebhookService:
 
     def _format_of(self, webhook: Mapping[str, Json] | None) -> MessageFormat | None:
         """Returns the format of a webhook. Returns None if its extension is disabled: the webhook then gets the usual
-        messages.
-        """
+        messages."""
         return None if webhook is None else self._formats.get(webhook.get("format", ""))
 
     def schedule_skipped(
@@ -360,8 +356,7 @@ class WebhookService:
 
     def change(self, tx: Tx, webhook_id: str, changes: Mapping[str, Json], now: Instant) -> tuple[Webhook, Webhook]:
         """Changes `url`, `events`, `office_id`, `format` or `enabled`. Returns (before, after). Disabling ends its
-        pending deliveries.
-        """
+        pending deliveries."""
         unknown = sorted(changes.keys() - {"url", "events", "office_id", "format", "enabled"})
         if unknown or not changes:
             problem = "cannot be changed" if unknown else "nothing to change was given"

@@ -264,8 +264,7 @@ async def move_job(job_id: str, body: MoveBody, request: Request) -> Response:
 @needs(Scope.READ, of_job)
 async def why_job(job_id: str, query: Annotated[WhyQuery, Query()], request: Request) -> Response:
     """Explains why a job is not running, and when it is expected to start if a forecast is there within
-    `wait_seconds`.
-    """
+    `wait_seconds`."""
     scheduler, caller = _of(request)
     return answer(json_form.why(await scheduler.forecast.why(job_id, caller.office_id, query.wait_seconds)))
 
