@@ -50,6 +50,10 @@ def test_a_lost_line_is_said_and_what_was_missed_is_caught_up(
         expect(console.find(".line")).to_have_text("live")
         expect(console.find(".outage")).to_have_count(0)
         console.says("3 missed events caught up")
+        # What the page loads a moment after its view was not asked for while the server was away.
+        expect(console.button("Desktop notifications")).to_be_visible()
+        console.page.keyboard.press("Control+k")
+        expect(console.dialog()).to_be_visible()
 
 
 # Chromium draws every page of a test as if it were in sight.

@@ -114,6 +114,18 @@ async def test_a_hand_over_is_measured_for_each_job_that_follows_another(tmp_pat
         assert 0 < value(found, "nextslot_handover_seconds_sum") < 60
 
 
+async def test_the_metrics_are_compressed_for_whom_that_suits(tmp_path: Path) -> None:
+    async with measured(tmp_path) as server:
+        sizes = {}
+        for encoding in ("identity", "gzip"):
+            answer = await server.client.get("/metrics", headers={"Accept-Encoding": encoding})
+            assert answer.headers.get("Content-Encoding", "identity") == encoding
+            assert "# TYPE nextslot_jobs gauge" in answer.text
+            sizes[encoding] = int(answer.headers["Content-Length"])
+
+        assert sizes["gzip"] < sizes["identity"] / 3
+
+
 async def test_requests_are_counted_by_the_template_of_their_route(tmp_path: Path) -> None:
     async with measured(tmp_path) as server:
         for job_id in ("a", "b", "c"):

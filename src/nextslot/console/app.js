@@ -75,10 +75,18 @@ function Door({ problem, onKey }) {
 const LATER_MS = 800;
 const NOTICES = () => import("./notices.js");
 const BELL = () => import("./notify.js");
+// A browser keeps a failed import: a part is not asked for while the server is away.
+function whenThere(load) {
+  if (live.state !== "lost") return load();
+  return new Promise((resolve) => {
+    const forget = live.watch(({ state }) => state === "live" && (forget(), resolve(load())));
+  });
+}
+
 function Later({ part, load }) {
   const [module, set] = useState(null);
   useEffect(() => {
-    const timer = setTimeout(() => load().then((found) => set({ ...found }), () => {}), LATER_MS);
+    const timer = setTimeout(() => whenThere(load).then((found) => set({ ...found }), () => {}), LATER_MS);
     return () => clearTimeout(timer);
   }, []);
   return module ? html`<${module[part]} />` : null;
@@ -90,7 +98,7 @@ function Palette({ views }) {
   const [open, setOpen] = useState(null);
   const [module, setModule] = useState(null);
   useEffect(() => {
-    const load = () => PALETTE().then((found) => setModule({ ...found }), () => {});
+    const load = () => whenThere(PALETTE).then((found) => setModule({ ...found }), () => {});
     const pressed = (event) => {
       const isTyping = event.target.closest?.("input, textarea, select, dialog");
       const isPalette = (event.metaKey || event.ctrlKey) && keyOf(event).toLowerCase() === "k";
