@@ -107,7 +107,8 @@ class Lifespan(Services):
             self.recovered = await self._cluster.start(store, runner, placed)
             await join_left_logs(store, runtime.files, runtime.threads)
             await runtime.shipping.start(store)
-            await self._watch_devices(store)
+            if runtime.workers.devices.names:  # Before anything starts, which could get a device in use.
+                await runtime.gpu_watch.start(partial(self._see_devices, store))
             runtime.dispatcher.start()
             # From here on, callers reach the store; until now they got the error that the scheduler is starting.
             self._gate.store, self._gate.obstacle = store, None
@@ -143,11 +144,6 @@ class Lifespan(Services):
             self._watching.callback(self._runtime.job_types.guardians.use_heartbeat_file, None)
         elif self._is_in_real_time:
             self._watching.enter_context(self._runtime.watchdog.watching(with_sidecar=False))
-
-    async def _watch_devices(self, store: Store) -> None:
-        """Starts to watch the named devices of this node for processes of other programs, before anything starts."""
-        if self._runtime.workers.devices.names:
-            await self._runtime.gpu_watch.start(partial(self._see_devices, store))
 
     async def _see_devices(self, store: Store, seen: Mapping[tuple[str, str], str]) -> None:
         """Keeps runs off devices that other programs use, and starts jobs on devices that have become free."""
