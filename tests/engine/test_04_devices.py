@@ -82,6 +82,19 @@ async def test_a_direct_request_gets_a_device_of_its_own(tmp_path: Path) -> None
         assert done.devices == {"gpu": ["b"]}
 
 
+async def test_a_recovery_leaves_direct_work_its_devices(tmp_path: Path) -> None:
+    """As where one of several nodes recovers another one, while this work goes on."""
+    async with running_scheduler(tmp_path, limits=WIDE, node_resources=FOUR) as scheduler:
+        add_training(scheduler)
+        caller = asyncio.ensure_future(scheduler.run_direct("train", {"seconds": 5}))
+        await asyncio.sleep(1)
+
+        await scheduler._access.write(devices.release_left)
+
+        assert [name for _, name in await held(scheduler)] == ["a"]
+        assert (await caller).result == ["a"]
+
+
 async def test_what_a_dead_scheduler_held_is_free_after_the_next_start(tmp_path: Path) -> None:
     first = new_scheduler(tmp_path, limits=WIDE, node_resources=FOUR)
     add_training(first)
