@@ -258,9 +258,14 @@ class Watch:
         broken = list(out_of_order(one, fitting, self._last_served))
         if not broken:
             return
-        # The last start of a rate may have been this one, and what it passed looks held back afterwards.
-        before = fitting_beside(facts._replace(rated=frozenset()), used, others)
-        candidates = [one for some in (before, fitting) for one in first_in_turn(some, self._last_served)]
+        # The last start of a rate, or the probe of a resource: what it passed looks held back afterwards.
+        nothing: frozenset[str] = frozenset()
+        befores = [
+            facts._replace(rated=rated, held=held) for rated in (facts.rated, nothing) for held in (facts.held, set())
+        ]
+        candidates = [
+            one for before in befores for one in first_in_turn(fitting_beside(before, used, others), self._last_served)
+        ]
         first = [needs[it.lane_id] for it in candidates]
         if not self._loaded.lets_pass(needs[one.lane_id], first, at):
             yield from broken
