@@ -138,6 +138,14 @@ select worker_id, lane_id from jobs where stage = 'RUNNING' and finished_at is n
 union all
 select worker_id, lane_id from direct_executions where status = 'RUNNING';
 
+-- failures: the counted failures by office, type and kind
+select office_id, job_type, failure_kind, sum(total) from failures group by office_id, job_type, failure_kind;
+
+-- failed: the failed jobs by office, type and kind
+select jobs.office_id, jobs.job_type, runs.failure_kind, count(*) from jobs join runs on runs.job_id = jobs.job_id
+where jobs.outcome = 'FAILED' and jobs.stage <> 'CANCELLED' and runs.failure_kind <> 'parked'
+group by jobs.office_id, jobs.job_type, runs.failure_kind;
+
 -- caller_lanes: the lane of each direct execution
 select office_id, direct_id, lane_id from direct_executions;
 

@@ -350,6 +350,11 @@ def workers(tx: Tx) -> list[tuple[str, int]]:
     return [(worker_id, lane_id) for worker_id, lane_id in tx.rows("inspection.workers")]
 
 
+def failures(tx: Tx) -> tuple[set[Row], set[Row]]:
+    """Returns the failures counted by fingerprint, and those of the jobs: (office_id, job_type, kind, number)."""
+    return set(tx.rows("inspection.failures")), set(tx.rows("inspection.failed"))
+
+
 def caller_lanes(tx: Tx) -> dict[tuple[str, str], int]:
     """Returns the lane of each direct execution, by (office_id, direct_id)."""
     return {(office_id, direct_id): lane for office_id, direct_id, lane in tx.rows("inspection.caller_lanes")}

@@ -602,6 +602,7 @@ class NodesWorld:
                 *settings_oracle.cut_short(tx),
                 *oracles.fired_twice(self._watch.events),
                 *oracles.misretried(tx, self._watch.events),
+                *oracles.miscounted_failures(tx, has_purged=False),
                 *oracles.unaccounted(tx, has_purged=False),
                 *oracles.undelivered(tx, self._endpoints.received, set(), has_purged=False),
                 *oracles.stopped_in_vain(tx, self._witness.stopped),

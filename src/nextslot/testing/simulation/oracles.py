@@ -538,6 +538,13 @@ def stalled_wrongly(events: list[Told], reporting: set[str]) -> Iterator[Broken]
             yield Broken("a run that reports progress does not stall", str(event.run_id))
 
 
+def miscounted_failures(tx: Tx, has_purged: bool) -> Iterator[Broken]:
+    """Compares the failures that are counted by fingerprint with the jobs, by office, type and kind."""
+    counted, failed = check_reads.failures(tx)
+    if counted != failed and not has_purged:
+        yield Broken("each failure is counted once", f"counted {counted - failed}, and there are {failed - counted}")
+
+
 def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:
     """Checks DEC-007 from the failures alone: the number of retries and the delay of each one."""
     facts = check_reads.jobs(tx)

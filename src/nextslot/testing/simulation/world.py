@@ -54,7 +54,7 @@ from .tiny_batches import tiny_batches
 FILE = "nextslot.db"
 STARVATION_AFTER_SECONDS = 600.0
 # The time within which all work must be done after the last action.
-REST_HOURS = 36
+REST_HOURS = 72
 # The doctor examines the whole database after this many commits.
 EXAMINED_EVERY = 5
 # How often a start may fail because the disk fails; attempts are a second apart.
@@ -555,6 +555,7 @@ class World:
                 # A timeout counts from the stored start, so the slow commit of a start takes part of it.
                 *([] if self._has_slow_commits else store.inspect(lambda tx: list(settings_oracle.cut_short(tx)))),
                 *store.inspect(lambda tx: list(oracles.misretried(tx, self._watch.events))),
+                *store.inspect(lambda tx: list(oracles.miscounted_failures(tx, has_purged))),
                 *store.inspect(lambda tx: list(oracles.unaccounted(tx, has_purged))),
                 *store.inspect(lambda tx: list(oracles.undelivered(tx, received, seen, has_purged))),
                 *store.inspect(self._forgotten),
