@@ -96,9 +96,6 @@ select direct_id, status, failure_kind, is_detached, cancel_requested_at is not 
 -- last_event: the number of the newest event
 select coalesce(max(seq), 0) from events;
 
--- events_since: the numbers from the first event on that is not older than a time
-select seq from events where seq >= (select min(seq) from events where timestamp >= :at);
-
 -- kinds: the values that determine the lane of each job
 select job_id, lane_id, office_id, role, job_type, resources, limit_keys, affinity from jobs;
 

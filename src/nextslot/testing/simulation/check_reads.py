@@ -300,11 +300,6 @@ def last_event(tx: Tx) -> int:
     return int(row[0]) if row else 0
 
 
-def events_since(tx: Tx, at: int) -> set[int]:
-    """Returns the numbers of the events from the first one on that is not older than a time."""
-    return {seq for (seq,) in tx.rows("inspection.events_since", at=at)}
-
-
 class JobKind(NamedTuple):
     """The fields of a job that decide about its lane."""
 
