@@ -3,7 +3,7 @@
 from tests.simulation.planted_bug import NODES, SIMULATION, Bug
 
 _RATES = "tests/engine/test_04_rates.py::test_"
-_AFFINITY = "tests/engine/test_04_affinity.py::test_"
+_SIGNATURE = "tests/server/test_nodes.py::test_the_signature_of_a_node_is_valid_for_one_file_of_one_node_and_a_minute"
 _PLACED = "tests/simulation/test_placed_runs.py"
 
 LIMITS = (
@@ -64,13 +64,6 @@ LIMITS = (
         "if round_.counters.is_closed(lane) or (needs_room",
         "if (needs_room",
         SIMULATION,
-    ),
-    Bug(
-        "an office that affinity let go first keeps its turn",
-        "engine/dispatch/fairness.py",
-        "    if round_.others:\n        _replace",
-        "    if round_.others and not round_.loaded:\n        _replace",
-        _AFFINITY + "an_office_that_went_first_for_what_is_loaded_has_had_its_turn",
     ),
     # Limits that a purge takes.
     Bug(
@@ -145,6 +138,21 @@ LIMITS = (
         "return None if look.output else await self._outcome(one, look.end)",
         "return await self._outcome(one, look.end)",
         "tests/engines/test_faults.py::test_an_output_above_the_cap_keeps_its_beginning_and_its_end",
+    ),
+    # Files on other nodes.
+    Bug(
+        "a node's signature is valid for ever",
+        "services/files_of_nodes.py",
+        "if abs(int(self._clock.now()) / 1_000_000 - int(time)) > VALID_SECONDS:",
+        "if int(time) - int(self._clock.now()) / 1_000_000 > VALID_SECONDS:",
+        _SIGNATURE,
+    ),
+    Bug(
+        "a node's signature is valid for every file",
+        "services/files_of_nodes.py",
+        'text = f"nextslot:files\\n{node_id}\\n{time}\\n{target}"',
+        'text = f"nextslot:files\\n{node_id}\\n{time}"',
+        _SIGNATURE,
     ),
     # Leases.
     Bug(
