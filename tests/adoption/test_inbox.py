@@ -112,6 +112,21 @@ async def test_an_invalid_request_becomes_a_failed_job_that_says_why(
     assert_counters(tmp_path)
 
 
+async def test_what_names_an_archived_office_fails_in_another_office(postgres: str, tmp_path: Path) -> None:
+    async with new_scheduler(tmp_path) as scheduler:
+        await scheduler.offices.create("closed")
+        await scheduler.offices.change("closed", status="archived")
+    with psycopg.connect(postgres) as program:
+        wrong = enqueue(program, "work", {}, {"office_id": "closed"})
+
+    async with new_scheduler(tmp_path, clock=None, is_threaded=True) as scheduler:
+        ended = await scheduler.wait(wrong)
+
+        assert (ended.status, ended.job.office_id) == (JobStatus.FAILED, "default")
+        assert "archived" in (ended.error or "")
+    assert_counters(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("job_type", "params", "sentence"),
     [

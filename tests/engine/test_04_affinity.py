@@ -68,6 +68,36 @@ async def test_offices_take_turns_by_affinity_too_for_a_limited_time(tmp_path: P
         assert "".join(started) == "AAABBB"
 
 
+async def test_an_office_that_went_first_for_what_is_loaded_has_had_its_turn(tmp_path: Path) -> None:
+    limits = Limits(resources={"gpu": 1, "seats": 2}, affinity_waits={"gpu": 100})
+    async with running_scheduler(tmp_path, limits=limits) as scheduler:
+        started: list[str] = []
+
+        async def sit(run: Any, seconds: float = 100) -> None:
+            started.append(run.office_id)
+            await asyncio.sleep(seconds)
+
+        scheduler.job_types.add("infer", sit, resources=["gpu", "seats"])
+        scheduler.job_types.add("plain", sit, resources=["seats"])
+        scheduler.job_types.add("block", sit, resources={"seats": 2})
+        for office_id in "wxyz":
+            await scheduler.offices.create(office_id, max_concurrent_jobs=0)
+        turns = [NewJob(job_type="plain", params={"seconds": 1}, office_id=one) for one in "xyz"]
+        loads = NewJob(job_type="infer", params={"seconds": 1}, office_id="w", affinity="small")
+        await ended(scheduler, [*turns, loads])
+        await scheduler.submit("block", {"seconds": 10}, office_id="w")
+        await asyncio.sleep(1)
+        started.clear()
+
+        await scheduler.submit("infer", office_id="x", affinity="large")
+        await scheduler.submit("infer", office_id="y", affinity="small")
+        for office_id in "yz":
+            await scheduler.submit("plain", office_id=office_id)
+        await asyncio.sleep(10)
+
+        assert started == ["y", "z"]
+
+
 async def test_what_is_loaded_survives_a_restart(tmp_path: Path) -> None:
     async with new_scheduler(tmp_path, limits=PATIENT) as scheduler:
         watched(scheduler)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from nextslot import Limits, Scheduler
 from nextslot.domain.devices import NodeDevices, counted, named, names_problem
-from nextslot.errors import Invalid
+from nextslot.errors import Invalid, Unavailable
 from nextslot.executors import gpus
 from nextslot.executors.gpus import Gpu
 from nextslot.store.tables import devices
@@ -82,6 +82,19 @@ async def test_a_direct_request_gets_a_device_of_its_own(tmp_path: Path) -> None
         assert done.devices == {"gpu": ["b"]}
 
 
+async def test_a_recovery_leaves_direct_work_its_devices(tmp_path: Path) -> None:
+    """As where one of several nodes recovers another one, while this work goes on."""
+    async with running_scheduler(tmp_path, limits=WIDE, node_resources=FOUR) as scheduler:
+        add_training(scheduler)
+        caller = asyncio.ensure_future(scheduler.run_direct("train", {"seconds": 5}))
+        await asyncio.sleep(1)
+
+        await scheduler._access.write(devices.release_left)
+
+        assert [name for _, name in await held(scheduler)] == ["a"]
+        assert (await caller).result == ["a"]
+
+
 async def test_what_a_dead_scheduler_held_is_free_after_the_next_start(tmp_path: Path) -> None:
     first = new_scheduler(tmp_path, limits=WIDE, node_resources=FOUR)
     add_training(first)
@@ -136,6 +149,35 @@ async def test_a_card_on_which_somebody_else_computes_is_not_given_and_why_says_
         ended = await scheduler.wait(second.job_id)
         assert ended.result == ["GPU-aaa"], "it starts when the other process has ended"
         assert (await scheduler.job(first.job_id)).status == "RUNNING"
+
+
+class SlowReading:
+    """Threads in which each call takes a second."""
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        await asyncio.sleep(1)
+        return call()
+
+
+async def test_nothing_starts_before_the_cards_were_read(tmp_path: Path) -> None:
+    machine = Machine()
+    cards = {"gpu": ["GPU-aaa", "GPU-bbb"]}
+    scheduler = new_scheduler(tmp_path, limits=WIDE, node_resources=cards, threads=SlowReading())
+    scheduler._runtime.gpu_watch._find = machine.gpus
+    add_training(scheduler)
+
+    async def submitted() -> str:
+        while True:
+            try:
+                return (await scheduler.submit("train")).job_id
+            except Unavailable:
+                await asyncio.sleep(0.1)
+
+    first = asyncio.ensure_future(submitted())
+    async with scheduler:
+        ended = await scheduler.wait(await first)
+
+        assert ended.result == ["GPU-bbb"], "somebody else computes on the other one"
 
 
 async def test_a_machine_whose_cards_cannot_be_read_gives_them_all_the_same(tmp_path: Path) -> None:

@@ -86,6 +86,14 @@ async def test_no_slot_is_kept_free_for_a_job_that_only_a_rate_holds_back(tmp_pa
         assert await started(scheduler, mails) == [0, 3600]
 
 
+async def test_of_several_used_up_rates_the_first_that_refills_lets_its_work_start(tmp_path: Path) -> None:
+    limits = Limits(rates={"type:mail": starts_a_minute(6), "type:other": starts_a_minute(1)})
+    async with rated_scheduler(tmp_path, limits=limits, concurrency=100) as scheduler:
+        jobs = await scheduler.submit_many([NewJob(job_type=one) for one in ("mail", "mail", "other", "other")])
+
+        assert await started(scheduler, jobs) == [0, 10, 0, 60]
+
+
 async def test_a_rate_of_one_office_does_not_hide_another_office(tmp_path: Path) -> None:
     limits = Limits(running=1, rates={"office:a": starts_a_minute(1)})
     async with rated_scheduler(tmp_path, limits=limits) as scheduler:
@@ -119,6 +127,15 @@ async def test_tokens_are_taken_when_a_run_ends_and_nothing_starts_while_more_we
 
         # It ends after half a second: 30 more than there were, and a start needs one.
         assert await started(scheduler, jobs) == [0, 31.5, 71.5]
+
+
+async def test_tokens_of_direct_work_are_taken_too(tmp_path: Path) -> None:
+    limits = Limits(rates={"type:talk": {RateUnit.TOKENS: Rate(60, 10)}})
+    async with rated_scheduler(tmp_path, limits=limits, concurrency=1) as scheduler:
+        await scheduler.run_direct("talk", {"tokens": 40})
+
+        # It ended after half a second and used 30 more than there were; a start needs one.
+        assert (await scheduler.run_direct("talk", {"tokens": 0})).started_at == NOW.after(31.5)
 
 
 @pytest.mark.parametrize("end", ["fail", "stop", "return"])

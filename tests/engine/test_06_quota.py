@@ -149,6 +149,22 @@ async def test_only_the_resource_that_is_named_is_held(tmp_path: Path) -> None:
         assert [one.resource for one in (await scheduler.lists.status()).held] == ["api"]
 
 
+async def test_a_resource_that_a_job_names_is_held_though_the_job_needs_none(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+
+        @scheduler.job_type("outside")
+        async def outside(run: Any) -> None:
+            raise QuotaExceeded(until=scheduler_now(scheduler) + timedelta(hours=1), resource="api")
+
+        await scheduler.submit("outside")
+        await asyncio.sleep(1)
+        other = await scheduler.submit("work", resources=["api"])
+        await asyncio.sleep(100)
+
+        assert [one.resource for one in (await scheduler.lists.status()).held] == ["api"]
+        assert (await scheduler.job(other.job_id)).status == "QUEUED"
+
+
 def scheduler_now(scheduler: Scheduler) -> Any:
     return scheduler._runtime.outages._clock.now().as_datetime()
 

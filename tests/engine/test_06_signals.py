@@ -284,6 +284,24 @@ async def test_a_parked_run_uses_up_no_attempt_and_goes_on_with_the_answer(tmp_p
         assert "job_failed" not in types
 
 
+async def test_a_rejection_reaches_a_session_that_failed_before_it_asked(tmp_path: Path) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+
+        @scheduler.job_type("session")
+        async def session(run: Any) -> Any:
+            if run.attempt == 1:
+                raise RuntimeError("not yet")
+            if "plan" not in run.signals:
+                run.park("plan", question="Go on?")
+            return run.signals["plan"]["answer"]
+
+        job = await scheduler.submit("session", retry_policy={"max_attempts": 2, "base_delay_seconds": 0})
+        await asyncio.sleep(10)
+        await scheduler.signal(job.job_id, "plan", answer="reject")
+
+        assert (await scheduler.wait(job.job_id)).result == "reject"
+
+
 async def test_a_run_that_was_asked_to_park_is_parked_however_it_ends(tmp_path: Path) -> None:
     async with counted_scheduler(tmp_path) as scheduler:
 

@@ -63,6 +63,24 @@ async def test_failures_that_are_alike_are_one_row_with_their_count(tmp_path: Pa
         assert {one.job.error_line for one in listed} == {f"timed out after {n} s" for n in range(7)}
 
 
+async def test_a_session_that_waits_for_an_answer_has_not_failed(tmp_path: Path) -> None:
+    async with scheduler_in(tmp_path) as scheduler:
+
+        @scheduler.job_type("session")
+        async def session(run: Any) -> str:
+            if not run.signals:
+                run.park("plan", question="Go on?")
+            return "done"
+
+        job = await scheduler.submit("session")
+        await asyncio.sleep(5)
+        waiting = (await scheduler.chain(job.job_id))[-1].status
+        await scheduler.signal(job.job_id, "plan")
+
+        assert (waiting, (await scheduler.wait(job.job_id)).result) == ("WAITING", "done")
+        assert not (await scheduler.failures.list()).items
+
+
 async def test_what_succeeds_or_is_cancelled_is_no_failure(tmp_path: Path) -> None:
     async with scheduler_in(tmp_path) as scheduler:
         await scheduler.submit("work")

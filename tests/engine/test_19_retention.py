@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nextslot import NewJob, Scheduler, testing
+from nextslot import Limits, NewJob, Scheduler, testing
 from nextslot.engine import retention
 from nextslot.engine.retention import Keep, Purged
 from nextslot.engine.webhooks.delivery_worker import EndpointResponse
@@ -333,6 +333,50 @@ async def test_a_role_keeps_its_limit_while_another_lane_has_it(tmp_path: Path) 
         assert await lanes_of(scheduler) == (1, 1)
         await scheduler.resume()
         assert (await scheduler.wait(other.job_id)).job.status == "COMPLETED"
+        assert await scheduler._access.read(doctor.examine) == []
+
+
+async def test_a_limit_stays_while_a_lane_with_other_limits_has_it_too(tmp_path: Path) -> None:
+    limits = Limits(limit_keys={"customer:*": 1}, resources={"gpu": 1}, affinity_waits={"gpu": 10.0})
+    async with counted_scheduler(tmp_path, limits=limits) as scheduler:
+        alone: dict[str, Any] = {"role": "r", "limit_keys": ["customer:7"]}
+        old = await scheduler.submit("work", resources=["gpu"], affinity="small", **alone)
+        await scheduler.wait(old.job_id)
+        await asyncio.sleep(3 * DAY)
+        await scheduler.pause()
+        both = [await scheduler.submit("work", **alone), await scheduler.submit("work", limit_keys=["customer:7"])]
+
+        purged = await purge(scheduler)
+        kept = {one.limit_key for one in await scheduler._access.read(lanes.all_limits)}
+        await scheduler.resume()
+
+        assert purged.lanes == 1
+        assert {"role:default/r", "key:default/customer:7"} <= kept
+        assert "affinity:default/small" not in kept
+        assert [(await scheduler.wait(one.job_id)).job.status for one in both] == ["COMPLETED", "COMPLETED"]
+        assert await scheduler._access.read(doctor.examine) == []
+
+
+async def test_a_purge_leaves_the_limits_of_lanes_that_are_made_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counted_scheduler(tmp_path) as scheduler:
+        for role in ("a", "b", None):
+            await scheduler.wait((await scheduler.submit("work", role=role)).job_id)
+        await asyncio.sleep(3 * DAY)
+        await scheduler.pause()
+        with monkeypatch.context() as patch:  # As a crash between the lanes and their limits does.
+            patch.setattr(lanes, "drop_limits", lambda tx, keys, after: None)
+            await purge(scheduler)
+
+        last, unneeded = await scheduler._access.read(lanes.unneeded_limits)
+        new = await scheduler.submit("work", role="a")
+        await scheduler._access.write(lambda tx: lanes.drop_limits(tx, unneeded, last))
+        await scheduler.resume()
+
+        assert sorted(unneeded) == ["role:default/a", "role:default/b"]
+        assert (await scheduler.wait(new.job_id)).job.status == "COMPLETED"
+        assert await lanes_of(scheduler) == (2, 1)
         assert await scheduler._access.read(doctor.examine) == []
 
 

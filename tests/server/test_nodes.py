@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from nextslot import testing
+from nextslot.services import files_of_nodes
+from nextslot.store.tables import nodes
 from tests import databases
 from tests.support import new_scheduler
 
@@ -84,3 +86,27 @@ async def test_draining_is_in_the_audit_log_with_before_and_after(tmp_path: Path
 
         assert (entry["action"], entry["target"]) == ("POST /api/nodes/{node_id}/drain", "/api/nodes/one/drain")
         assert entry["details"] == {"before": {"status": "live"}, "after": {"status": "draining"}}
+
+
+@pytest.mark.sqlite_only("the secret of nodes that share a database is given here")
+@pytest.mark.virtual_time
+async def test_the_signature_of_a_node_is_valid_for_one_file_of_one_node_and_a_minute(tmp_path: Path) -> None:
+    async with new_scheduler(tmp_path) as scheduler:
+        files = scheduler._runtime.files_of_nodes
+        await scheduler._access.write(lambda tx: nodes.share_secret(tx, "shared"))
+
+        def signed(node_id: str, target: str) -> str:
+            now = str(int(scheduler._runtime.clock.now()) // 1_000_000)
+            return f"{now}.{files_of_nodes._signature('shared', node_id, now, target)}"
+
+        valid, others = signed(files.node, "run/log?tail=2"), signed("elsewhere", "run/log?tail=2")
+
+        assert await files.is_of_a_node("run/log?tail=2", valid)
+        assert not await files.is_of_a_node("run/log", valid)
+        assert not await files.is_of_a_node("another/log?tail=2", valid)
+        assert not await files.is_of_a_node("run/log?tail=2", others)
+        assert not await files.is_of_a_node("run/log?tail=2", None)
+        await asyncio.sleep(59)
+        assert await files.is_of_a_node("run/log?tail=2", valid)
+        await asyncio.sleep(2)
+        assert not await files.is_of_a_node("run/log?tail=2", valid)

@@ -1,4 +1,4 @@
-"""A bug to be planted into the text of the package: `planted_source`, `planted_parts` and `planted_rules` list them."""
+"""A bug to be planted into the text of the package: `planted_source` and the modules `planted_*` list them."""
 
 from typing import NamedTuple
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.simulation.planted_bug import HTTP, NODES, SIMULATION, Bug
+from tests.simulation.planted_limits import LIMITS
 from tests.simulation.planted_parts import PARTS
 from tests.simulation.planted_rules import RULES
 from tests.support import environment_of_copy
@@ -33,6 +34,7 @@ PLUGINS = ("pytest_cov.plugin", "pytest_timeout")
 BUGS = (
     *PARTS,
     *RULES,
+    *LIMITS,
     # A batch that handles only its first rows.
     Bug(
         "recovery ends only its first batch",

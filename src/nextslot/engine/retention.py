@@ -245,12 +245,15 @@ async def _repeat(store: Store, drop_some: Work[int]) -> int:
 
 
 async def _purge_lanes(store: Store) -> int:
-    """Deletes lanes that no job refers to. Returns how many. One that is needed again is made again."""
+    """Deletes lanes that no job refers to, and limits that no lane has. Returns how many lanes; all are made again."""
     total = after = 0
     while idle := await store.read(partial(lanes.idle, after=after, limit=ROWS)):
         after = idle[-1]
         # Committed alone: the cached lanes of other works are right until the commit.
         total += await store.write(partial(_drop_lanes, lane_ids=idle), rows=GROUP_ROWS + 1)
+    last, unneeded = await store.read(lanes.unneeded_limits)
+    for at in range(0, len(unneeded), ROWS):
+        await store.write(partial(lanes.drop_limits, keys=unneeded[at : at + ROWS], after=last), rows=GROUP_ROWS + 1)
     return total
 
 

@@ -6,6 +6,7 @@ import math
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from nextslot.domain import FailureKind, default_office
@@ -105,12 +106,13 @@ class Lifespan(Services):
             self.recovered = await self._cluster.start(store, runner, placed)
             await join_left_logs(store, runtime.files, runtime.threads)
             await runtime.shipping.start(store)
+            if runtime.workers.devices.names:  # Before anything starts, which could get a device in use.
+                await runtime.gpu_watch.start(partial(self._see_devices, store))
             runtime.dispatcher.start()
             # From here on, callers reach the store; until now they got the error that the scheduler is starting.
             self._gate.store, self._gate.loop, self._gate.obstacle = store, asyncio.get_running_loop(), None
             for extension in self.attached.values():
                 await extension.start()
-            await self._watch_devices()
             await self.process()
             await self._prepare()
             await runtime.inbox.look()
@@ -142,15 +144,10 @@ class Lifespan(Services):
         elif self._is_in_real_time:
             self._watching.enter_context(self._runtime.watchdog.watching(with_sidecar=False))
 
-    async def _watch_devices(self) -> None:
-        """Starts to watch the named devices of this node for processes of other programs."""
-        if self._runtime.workers.devices.names:
-            await self._runtime.gpu_watch.start(self._see_devices)
-
-    async def _see_devices(self, seen: Mapping[tuple[str, str], str]) -> None:
+    async def _see_devices(self, store: Store, seen: Mapping[tuple[str, str], str]) -> None:
         """Keeps runs off devices that other programs use, and starts jobs on devices that have become free."""
         workers = self._runtime.workers
-        busy = await self._access.read(lambda tx: workers.not_held(tx, seen))
+        busy = await store.read(lambda tx: workers.not_held(tx, seen))
         freed = workers.busy_devices.keys() - busy.keys()
         workers.busy_devices = busy
         if freed:

@@ -35,11 +35,12 @@ def start_next(round_: DispatchRound) -> bool:
         return False
     office = round_.counters.office(best[1])
     if first is None:
-        _replace_in_others(round_, office)
         first = first_fitting(round_, office)
     if first is not None and round_.loaded:
         first = preferred(round_, first)
         office = round_.counters.office(first[0].office_id)
+    if round_.others:
+        _replace_in_others(round_)
     if first is not None:  # None if a policy has changed since the lane was stored as open: the next call goes on.
         if round_.others or office.unread or len(office.lanes) > 1:
             note_passed_over(round_, office, first[1])
@@ -120,13 +121,12 @@ def _open_elsewhere(round_: DispatchRound) -> list[tuple[int, Lane]]:
     return [(turn, lane) for turn, lane in round_.others if round_.may_start(lane, lane.shared)]
 
 
-def _replace_in_others(round_: DispatchRound, office: OfficeCounters) -> None:
-    """Replaces the lanes of an office that the transaction now touches by the next open lanes of their classes."""
-    touched = [one.office_id for one in round_.counters.offices]
-    others = round_.others or []
-    passed = [lane for _, lane in others if lane.office_id == office.office_id]
+def _replace_in_others(round_: DispatchRound) -> None:
+    """Replaces the lanes of offices that the transaction now touches by the next open lanes of their classes."""
+    touched = {one.office_id for one in round_.counters.offices}
+    passed = [lane for _, lane in round_.others or () if lane.office_id in touched]
     following = [lanes.next_open(round_.tx, lane.class_key, but=touched) for lane in passed]
-    round_.others = [(turn, lane) for turn, lane in others if lane.office_id != office.office_id]
+    round_.others = [(turn, lane) for turn, lane in round_.others or () if lane.office_id not in touched]
     round_.others += [
         (found[1], round_.engine.lanes.lane(round_.tx, found[0])) for found in following if found is not None
     ]

@@ -207,7 +207,7 @@ class DeliveryWorker:
         """Wakes the worker after a commit that stored deliveries to these endpoints."""
         if self._store is None:
             return  # Another node leads, and the commit has notified it.
-        for origin in origins:
+        for origin in sorted(origins):
             endpoint = self._endpoint(origin)
             endpoint.due_by(now)
             self._pump(endpoint)

@@ -47,7 +47,7 @@ select jobs.job_id, jobs.chain_id, jobs.retry_of, jobs.office_id, jobs.lane_id, 
     jobs.retry_policy, runs.failure_kind, jobs.created_at, jobs.started_at, jobs.finished_at, jobs.scheduled_for,
     jobs.expires_at, jobs.unmet, jobs.is_due, jobs.is_turn, jobs.group_id, jobs.sequence, jobs.webhook is not null,
     jobs.cancel_mode, runs.timeout_at, runs.run_id, runs.beside, jobs.await_signal, jobs.is_awaiting, jobs.asked_at,
-    jobs.answer_by, jobs.worker_id, runs.park, runs.session_id
+    jobs.answer_by, jobs.worker_id, runs.park, runs.session_id, jobs.cancel_reason
 from jobs left join runs on runs.job_id = jobs.job_id order by jobs.job_id;
 
 -- waits: the chains for which jobs still wait
@@ -96,11 +96,8 @@ select direct_id, status, failure_kind, is_detached, cancel_requested_at is not 
 -- last_event: the number of the newest event
 select coalesce(max(seq), 0) from events;
 
--- events_since: the numbers from the first event on that is not older than a time
-select seq from events where seq >= (select min(seq) from events where timestamp >= :at);
-
 -- kinds: the values that determine the lane of each job
-select job_id, lane_id, office_id, role, job_type, resources, limit_keys from jobs;
+select job_id, lane_id, office_id, role, job_type, resources, limit_keys, affinity from jobs;
 
 -- queue: every queued job in the order of its office's queue
 select job_id, office_id from jobs where stage = 'QUEUED'
@@ -124,11 +121,30 @@ where runs.status is null and jobs.stage = 'RUNNING' and jobs.finished_at is nul
 union all
 select run_id, timeout_seconds from direct_executions where status = 'RUNNING';
 
--- starts: the work that has started on a worker: its lane, start, end, office and keys
-select lane_id, started_at, finished_at, office_id, limit_keys from jobs
-where started_at is not null and worker_id is not null
+-- results: ended work whose result reports the tokens that it has used
+select runs.run_id, jobs.lane_id, runs.result from runs join jobs on jobs.job_id = runs.job_id
+where runs.result like '%total_tokens%'
 union all
-select lane_id, started_at, finished_at, office_id, null from direct_executions where started_at is not null;
+select run_id, lane_id, result from direct_executions where result like '%total_tokens%';
+
+-- device_holds: how many named devices of a resource each worker holds
+select worker_id, resource, count(*) from device_holds group by worker_id, resource;
+
+-- workers: the workers of running work, with its lane
+select worker_id, lane_id from jobs where stage = 'RUNNING' and finished_at is null and worker_id is not null
+union all
+select worker_id, lane_id from direct_executions where status = 'RUNNING';
+
+-- failures: the counted failures by office, type and kind
+select office_id, job_type, failure_kind, sum(total) from failures group by office_id, job_type, failure_kind;
+
+-- failed: the failed jobs by office, type and kind
+select jobs.office_id, jobs.job_type, runs.failure_kind, count(*) from jobs join runs on runs.job_id = jobs.job_id
+where jobs.outcome = 'FAILED' and jobs.stage <> 'CANCELLED' and runs.failure_kind <> 'parked'
+group by jobs.office_id, jobs.job_type, runs.failure_kind;
+
+-- caller_lanes: the lane of each direct execution
+select office_id, direct_id, lane_id from direct_executions;
 
 -- signals: every answer
 select chain_id, name, number, job_id, answer, payload, sent_by, sent_at from signals order by chain_id, name, number;

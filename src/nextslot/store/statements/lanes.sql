@@ -27,11 +27,10 @@ delete from lanes
 where lane_id in (select cast(key as bigint) from json_each(:lane_ids)) and {lanes.is_idle}
     and lane_id < (select max(lane_id) from lanes)
     and not exists (select 1 from jobs where jobs.lane_id = lanes.lane_id)
-    and not exists (select 1 from direct_executions where direct_executions.lane_id = lanes.lane_id)
-returning office_id, local;
+    and not exists (select 1 from direct_executions where direct_executions.lane_id = lanes.lane_id);
 
--- with_local: which of these limits of an office, each the text of a lane, a lane has
-select distinct local from lanes where office_id = :office_id and local in (select key from json_each(:locals));
+-- locals: the limits of each lane within its office, of the lanes after one
+select lane_id, local from lanes where lane_id > :after;
 
 -- get: the columns of one lane that never change
 select {lanes.columns} from lanes where lane_id = :lane_id;

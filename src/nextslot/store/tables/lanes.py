@@ -235,18 +235,22 @@ def idle(tx: Tx, after: int, limit: int) -> list[int]:
 
 
 def drop_unused(tx: Tx, lane_ids: Iterable[int]) -> int:
-    """Deletes those of these lanes to which nothing refers, and the limits of roles and keys that only they had."""
-    rows = tx.rows("lanes.drop_unused", lane_ids=column_codec.key_set(map(str, lane_ids)))
-    gone: dict[str, set[str]] = {}
-    for office_id, local in rows:
-        gone.setdefault(office_id, set()).add(local)
-    for office_id, locals_ in gone.items():
-        kept = tx.rows("lanes.with_local", office_id=office_id, locals=column_codec.key_set(locals_))
-        left = locals_ - {local for (local,) in kept}
-        unneeded = {key for local in left for key in column_codec.loads(local) if is_of_jobs(key)}
-        if unneeded:
-            tx.execute("limits.drop", limit_keys=column_codec.key_set(unneeded))
-    return len(rows)
+    """Deletes those of these lanes to which nothing refers. Returns how many."""
+    return tx.execute("lanes.drop_unused", lane_ids=column_codec.key_set(map(str, lane_ids)))
+
+
+def unneeded_limits(tx: Tx) -> tuple[int, list[str]]:
+    """Returns the last lane, and the limits of roles, keys and affinities that no lane has."""
+    rows = tx.rows("lanes.locals", after=0)
+    needed = {key for _, local in rows for key in column_codec.loads(local)}
+    unneeded = [one.limit_key for one in all_limits(tx) if is_of_jobs(one.limit_key) and one.limit_key not in needed]
+    return max((lane_id for lane_id, _ in rows), default=0), unneeded
+
+
+def drop_limits(tx: Tx, keys: Iterable[str], after: int) -> None:
+    """Deletes those of these limits that no lane has which is newer than `after`."""
+    newer = {key for _, local in tx.rows("lanes.locals", after=after) for key in column_codec.loads(local)}
+    tx.execute("limits.drop", limit_keys=column_codec.key_set(set(keys) - newer))
 
 
 def add_limit(tx: Tx, limit_key: str, capacity: int) -> None:

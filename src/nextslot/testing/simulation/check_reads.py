@@ -39,6 +39,11 @@ class LaneNeeds(NamedTuple):
     resources: frozenset[str]
     units: Mapping[str, int]
 
+    @property
+    def affinity(self) -> str | None:
+        names = [key.partition("/")[2] for key in self.units if key.startswith("affinity:")]
+        return names[0] if names else None
+
 
 class Told(NamedTuple):
     """A stored event."""
@@ -85,6 +90,7 @@ class JobFacts(NamedTuple):
     worker_id: str | None
     park: str | None
     session_id: str | None
+    cancel_reason: str | None
 
 
 class StoredSignal(NamedTuple):
@@ -294,11 +300,6 @@ def last_event(tx: Tx) -> int:
     return int(row[0]) if row else 0
 
 
-def events_since(tx: Tx, at: int) -> set[int]:
-    """Returns the numbers of the events from the first one on that is not older than a time."""
-    return {seq for (seq,) in tx.rows("inspection.events_since", at=at)}
-
-
 class JobKind(NamedTuple):
     """The fields of a job that decide about its lane."""
 
@@ -309,6 +310,7 @@ class JobKind(NamedTuple):
     job_type: str
     resources: Any  # Parsed later, like `params` above.
     limit_keys: Any
+    affinity: str | None
 
 
 def kinds(tx: Tx) -> list[JobKind]:
@@ -320,6 +322,37 @@ def kinds(tx: Tx) -> list[JobKind]:
         )
         for one in found
     ]
+
+
+def token_uses(tx: Tx) -> list[tuple[str, int, int]]:
+    """Returns (run_id, lane_id, tokens) of ended work whose result reports tokens."""
+    rows = tx.rows("inspection.results")
+    return [(run_id, lane_id, column_codec.loads(result)["usage"]["total_tokens"]) for run_id, lane_id, result in rows]
+
+
+def affinities(tx: Tx) -> list[Row]:
+    """Returns (resource, affinity, since when others are passed over for it)."""
+    return tx.rows("lanes.loaded")
+
+
+def device_holds(tx: Tx) -> dict[tuple[str, str], int]:
+    """Returns how many named devices of a resource each worker holds, by (worker_id, resource)."""
+    return {(worker_id, resource): count for worker_id, resource, count in tx.rows("inspection.device_holds")}
+
+
+def workers(tx: Tx) -> list[tuple[str, int]]:
+    """Returns (worker_id, lane_id) of the running jobs and callers."""
+    return [(worker_id, lane_id) for worker_id, lane_id in tx.rows("inspection.workers")]
+
+
+def failures(tx: Tx) -> tuple[set[Row], set[Row]]:
+    """Returns the failures counted by fingerprint, and those of the jobs: (office_id, job_type, kind, number)."""
+    return set(tx.rows("inspection.failures")), set(tx.rows("inspection.failed"))
+
+
+def caller_lanes(tx: Tx) -> dict[tuple[str, str], int]:
+    """Returns the lane of each direct execution, by (office_id, direct_id)."""
+    return {(office_id, direct_id): lane for office_id, direct_id, lane in tx.rows("inspection.caller_lanes")}
 
 
 def queues(tx: Tx) -> dict[str, list[str]]:

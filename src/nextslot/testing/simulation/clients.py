@@ -93,6 +93,8 @@ ZONES = ("UTC", "UTC", "Asia/Kathmandu")
 class Clients:
     # More limits that their scheduler has.
     limits: ClassVar[Mapping[str, Any]] = {}
+    # The named devices of their scheduler's machine, by resource.
+    devices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # Whether their scheduler has a simulated engine (`placed_runs.py`).
     has_engine: ClassVar[bool] = False
 
@@ -115,6 +117,8 @@ class Clients:
         # Offices that are archived, or may be because the answer did not come.
         self.archived: set[str] = set()
         self.keys: dict[str, tuple[Instant, list[str]]] = {}
+        # The limits that direct callers have named, by office and id.
+        self.caller_keys: dict[tuple[str, str], list[str]] = {}
         self.pauses: set[tuple[str, str]] = set()
         # Pauses and resumes that may or may not be stored.
         self.uncertain: set[tuple[str, str]] = set()
@@ -249,7 +253,7 @@ class Clients:
     async def _session(self, chance: Random) -> str:
         """Submits a session that asks one to three questions in the middle of its work."""
         params = {
-            "do": chance.choice(("ok", "ok", "fail", "quota")),
+            "do": chance.choice(("ok", "early", "fail", "quota")),
             "seconds": chance.choice((0.0, 1.0, 20.0)),
             "asks": chance.randint(1, 3),
         }
@@ -696,7 +700,7 @@ class Clients:
         now = self.scheduler._runtime.lanes.policy
         if isinstance(now, Limits):
             resources = {**now.resources, **new.resources}
-            new = replace(new, resources=resources, limit_keys=now.limit_keys, rates=now.rates)
+            new = replace(now, running=new.running, job_types=new.job_types, resources=resources)
         self.configured(new, False)
         starvation = self.scheduler._runtime.dispatcher.starvation_after_seconds
         waiting = self.scheduler._runtime.direct.most_waiting
@@ -753,7 +757,7 @@ class Clients:
         url = self.subscriptions[webhook_id]
         self.rotations[url] += 1
         number = self.rotations[url]
-        self._endpoints.secrets.pop(url, None)  # Until the answer comes, either secret may sign.
+        self._endpoints.rotates(url)
         _, secret = await self.scheduler.webhooks.rotate_secret(webhook_id)
         if number == self.rotations[url]:
             self._endpoints.secrets[url] = secret
@@ -866,10 +870,18 @@ class Clients:
             "detach": chance.random() < 0.3,
             "direct_id": direct_id,
         }
+        options |= self._of_caller(chance, params)
+        if keys := options.get("limit_keys"):
+            options["direct_id"] = direct_id or f"keyed-{chance.getrandbits(60):x}"
+            self.caller_keys[options["office_id"], options["direct_id"]] = keys
         if chance.random() < 0.3:
             return await self._streamed(job_type, params, options)
         ended = await self.scheduler.run_direct(job_type, params, **options)
         return f"{ended.direct_id[-12:]} {ended.status}"
+
+    def _of_caller(self, chance: Random, params: dict[str, Any]) -> dict[str, Any]:
+        """Returns more options of a direct request, and may add to its parameters."""
+        return {}
 
     async def _streamed(self, job_type: str, params: dict[str, Any], options: dict[str, Any]) -> str:
         """Makes a direct request and reads its place, progress and result one by one; the result must come last."""
@@ -968,7 +980,7 @@ class Clients:
         access = self.scheduler._access
         before = access.clock.now().after(-days * 86_400)
         old = await access.read(lambda tx: settings_oracle.purgeable(tx, before))
-        young = await access.read(lambda tx: check_reads.events_since(tx, before))
+        known = await access.read(lambda tx: check_reads.events(tx, 0))
         purged = str(await self.scheduler.retention.purge())
         left = old & await access.read(lambda tx: settings_oracle.purgeable(tx, before))
         if left:  # A message may have been sent again meanwhile, or a new job may depend on an old one.
@@ -979,8 +991,11 @@ class Clients:
         rest = await self.scheduler.retention.purge(dry_run=True)
         if rest.direct or rest.occurrences or rest.deliveries or rest.audit:
             self.broken.append(f"a purge left old rows: {rest}")
-        lost = young - await access.read(lambda tx: check_reads.events_since(tx, before))
-        if lost:
+        # What was young at the beginning may have become old: a purge can take minutes.
+        latest = max(before, access.clock.now().after(-days * 86_400))
+        first = min((event.seq for event in known if event.timestamp >= latest), default=0)
+        kept = {event.seq for event in await access.read(lambda tx: check_reads.events(tx, 0))}
+        if first and (lost := {event.seq for event in known if event.seq >= first} - kept):
             self.broken.append(f"a purge deleted young events: {min(lost)}")
         return purged
 

@@ -39,7 +39,7 @@ from .oracles import Watch
 from .plan import LENGTH, Action
 from .shared_database import NodeClock, NodeStore, Observed, SharedDatabase, shared
 from .surroundings import OFFICES, Endpoints, SlowThreads, Witness, register
-from .world import EXAMINED_EVERY, STARVATION_AFTER_SECONDS, History, LawBroken
+from .world import EXAMINED_EVERY, STARVATION_AFTER_SECONDS, History, LawBroken, clients_of
 
 NAMES = ("n1", "n10", "n2")  # The name of one node begins with that of another.
 SECOND = 1_000_000
@@ -171,12 +171,12 @@ class NodesWorld:
         self.database = SharedDatabase(path, self.machines, Random(f"notices {seed}"))
         self._ids = SeededChance(seed)
         self._endpoints = Endpoints(seed, is_timed=False)
-        self._limits = Limits(running=5, resources={"gpu": 1, "disk": 2})
+        self._threads = SlowThreads(seed)
+        first = clients_of(seed)(lambda: Instant(self.database.now()), self._endpoints)
+        self._limits = Limits(running=5, resources={"gpu": 1, "disk": 2}, **first.limits)
         self._watch = Watch(STARVATION_AFTER_SECONDS, self._limits)
         # Each machine has its own time, so the length of a wait is not exact.
         self._watch.elapsed.is_exact = False
-        self._threads = SlowThreads(seed)
-        first = Clients(lambda: Instant(self.database.now()), self._endpoints)
         self._clients = first
         self._sites = [Site(name, self._clients_of(first)) for name in NAMES]
         self._witness = Witness()
@@ -283,6 +283,7 @@ class NodesWorld:
             chance=self._ids,
             sender=self._endpoints,
             limits=self._limits,
+            node_resources=self._clients.devices,
             threads=self._threads if self._chance.random() < 0.8 else InlineThreads(),
             starvation_after_seconds=STARVATION_AFTER_SECONDS,
         )
@@ -598,10 +599,11 @@ class NodesWorld:
         self._refuse(
             [
                 *oracles.examined(tx),
-                *oracles.unfinished(tx, now),
+                *oracles.unfinished(tx, now, self._limits.affinity_waits, self._clients.caller_keys),
                 *settings_oracle.cut_short(tx),
                 *oracles.fired_twice(self._watch.events),
                 *oracles.misretried(tx, self._watch.events),
+                *oracles.miscounted_failures(tx, has_purged=False),
                 *oracles.unaccounted(tx, has_purged=False),
                 *oracles.undelivered(tx, self._endpoints.received, set(), has_purged=False),
                 *oracles.stopped_in_vain(tx, self._witness.stopped),

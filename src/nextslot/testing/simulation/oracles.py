@@ -17,6 +17,7 @@ from nextslot.store.maintenance import doctor
 
 from . import check_reads, rates_oracle, schedule_oracle, settings_oracle
 from .acknowledged import Orders
+from .affinity_oracle import Loaded
 from .broken import Broken
 from .check_reads import (
     CronPlan,
@@ -47,7 +48,9 @@ SHIFTS = {"UTC": 0, "Asia/Kathmandu": -345 * MINUTE}
 class Watch:
     """Checks every commit, and remembers the events it has seen: none of them may vanish or change."""
 
-    def __init__(self, starvation_after_seconds: float, limits: Limits, most_running: int = 0) -> None:
+    def __init__(
+        self, starvation_after_seconds: float, limits: Limits, most_running: int = 0, devices: Iterable[str] = ()
+    ) -> None:
         # The configured limits; two sets while it is unknown whether the newer one is stored.
         self._limits = [limits]
         self._reloads = 0
@@ -67,6 +70,10 @@ class Watch:
         self._lengths: dict[str, int] = {}
         self.orders = Orders()
         self.elapsed = ElapsedTimes()
+        self._buckets = rates_oracle.Buckets(limits.rates)
+        self._loaded = Loaded(limits.affinity_waits)
+        # The resources of the machine whose units have names.
+        self._devices = list(devices)
         # When the interruption of a run was requested.
         self.interrupted_at: dict[str, int] = {}
 
@@ -105,12 +112,14 @@ class Watch:
             broken.append(Broken("nothing committed is ever lost", f"some of {len(known)} events are gone or changed"))
         self.events = self.events[: len(self.events) - len(known)] + stored
         self._serve_order(stored)
-        self._running_callers = set()
+        self._running_callers = {one.run_id for one in check_reads.callers(tx) if one.status == "RUNNING"}
         # If a crash has swallowed the answer to a change, it may be stored or not. The next start stores the newest
         # settings.
         self._reloads, self._limits = 0, self._limits[-2:]
         self._ready = {one.job_id for one in check_reads.ready(tx)}
         self.elapsed.restarted()
+        self._buckets.restarted(tx)
+        self._loaded.restarted()
         self._remember(tx)
         return broken
 
@@ -124,9 +133,15 @@ class Watch:
         started = check_reads.started(tx, self.last_seq)
         self.events += new
         broken = [*numbered(new, self.events), *self._endless(new)]
-        broken += self.elapsed.committed(tx, new, now, asyncio.get_running_loop().time())
+        at = asyncio.get_running_loop().time()
+        broken += self.elapsed.committed(tx, new, now, at)
         facts = self._facts(tx, now)
-        broken += self._judge_starts(facts, started)
+        # A slow commit comes long after its transaction has read the clock.
+        begun = at - (now - max([event.timestamp for event in new], default=now)) / SECOND
+        broken += self._judge_starts(tx, facts, started, begun, now / SECOND - at)
+        broken += self._loaded.committed(tx, at, now)
+        if self._devices and is_dispatching:
+            broken += settings_oracle.wrong_devices(tx, self._devices, self._needs)
         broken += self._unheard(facts, started, new)
         if is_dispatching and not self._is_full(facts):
             broken += idle(facts)
@@ -196,8 +211,12 @@ class Watch:
             rates_oracle.used_up(tx, self._limits[-1], now),
         )
 
-    def _judge_starts(self, facts: "DispatchFacts", started: list[Waiting]) -> Iterator[Broken]:
-        """Replays the starts of a transaction one by one, each with the usage at that moment."""
+    def _judge_starts(
+        self, tx: Tx, facts: "DispatchFacts", started: list[Waiting], at: float, offset: float
+    ) -> Iterator[Broken]:
+        """Replays the starts of a transaction one by one, each with the usage at that moment. The transaction began at
+        a time of the loop; the wall clock is ahead of it by the offset.
+        """
         used = Counter(facts.used)
         for one in started:
             used.subtract(facts.needs[one.lane_id].units)
@@ -208,11 +227,14 @@ class Watch:
         for caller in new_callers:
             used.subtract(facts.needs[caller.lane_id].units)
         yield from _out_of_turn(facts, new_callers)
+        begun = [*((one.run_id, one.lane_id) for one in new_callers), *((one.job_id, one.lane_id) for one in started)]
+        yield from self._buckets.committed(tx, facts.needs, begun, at, offset)
         for caller in new_callers:
             yield from _over_limit(facts, used, facts.needs[caller.lane_id].units, f"direct {caller.run_id}")
             if used_up := facts.needs[caller.lane_id].resources & facts.used_up:
                 yield Broken("nothing starts before its quota is renewed", f"{caller.run_id} with {sorted(used_up)}")
             used.update(facts.needs[caller.lane_id].units)
+            self._loaded.starts(facts.needs[caller.lane_id])
         for number, one in enumerate(started):
             needs = facts.needs[one.lane_id]
             yield from _over_limit(facts, used, needs.units, f"job {one.job_id}")
@@ -220,9 +242,33 @@ class Watch:
             if used_up := needs.resources & facts.used_up:
                 yield Broken("nothing starts before its quota is renewed", f"job {one.job_id} with {sorted(used_up)}")
             yield from ahead_of_starving(facts, used, one, started)
-            yield from out_of_order(facts, used, one, [*facts.ready, *started[number + 1 :]], self._last_served)
+            yield from self._judge_order(facts, used, one, [*facts.ready, *started[number + 1 :]], at)
             used.update(needs.units)
+            self._loaded.starts(needs)
             self._last_served[one.office_id] = max(self._last_served.values(), default=0) + 1
+
+    def _judge_order(
+        self, facts: "DispatchFacts", used: Counter[str], one: Waiting, others: list[Waiting], at: float
+    ) -> Iterator[Broken]:
+        """Finds starts out of order, except those of jobs that need what their resource has loaded."""
+        if facts.has_starving or _is_starving(facts, one):
+            return
+        needs, fitting = facts.needs, fitting_beside(facts, used, others)
+        yield from self._loaded.left_out(needs[one.lane_id], [(it.job_id, needs[it.lane_id]) for it in fitting], at)
+        broken = list(out_of_order(one, fitting, self._last_served))
+        if not broken:
+            return
+        # The last start of a rate, or the probe of a resource: what it passed looks held back afterwards.
+        nothing: frozenset[str] = frozenset()
+        befores = [
+            facts._replace(rated=rated, held=held) for rated in (facts.rated, nothing) for held in (facts.held, set())
+        ]
+        candidates = [
+            one for before in befores for one in first_in_turn(fitting_beside(before, used, others), self._last_served)
+        ]
+        first = [needs[it.lane_id] for it in candidates]
+        if not self._loaded.lets_pass(needs[one.lane_id], first, at):
+            yield from broken
 
     def _serve_order(self, events: list[Told]) -> None:
         self._last_served = {
@@ -325,18 +371,26 @@ def held_back(facts: DispatchFacts, one: Waiting, needs: LaneNeeds) -> Iterator[
         yield Broken("direct requests come first (DEC-004)", f"job {one.job_id} started while a caller waited")
 
 
-def out_of_order(
-    facts: DispatchFacts, used: Counter[str], one: Waiting, others: list[Waiting], last_served: dict[str, int]
-) -> Iterator[Broken]:
+def fitting_beside(facts: DispatchFacts, used: Counter[str], others: list[Waiting]) -> list[Waiting]:
+    """Returns the jobs that could have started instead."""
+    taken = used + facts.kept_back()
+    return [one for one in others if facts.may_go(one) and facts.fits(taken, facts.needs[one.lane_id].units)]
+
+
+def first_in_turn(fitting: list[Waiting], last_served: dict[str, int]) -> list[Waiting]:
+    """Returns the first fitting job of each of the offices that were served longest ago."""
+    first: dict[str, Waiting] = {}
+    for one in sorted(fitting, key=lambda one: one.place, reverse=True):
+        first[one.office_id] = one
+    earliest = min((last_served.get(office_id, 0) for office_id in first), default=0)
+    return [one for office_id, one in first.items() if last_served.get(office_id, 0) == earliest]
+
+
+def out_of_order(one: Waiting, fitting: list[Waiting], last_served: dict[str, int]) -> Iterator[Broken]:
     """Finds violations of the order (INV-004, and turns between offices): another job that also fitted was first in
     order.
     """
-    if facts.has_starving or _is_starving(facts, one):
-        return
-    taken = used + facts.kept_back()
-    for other in others:
-        if not facts.may_go(other) or not facts.fits(taken, facts.needs[other.lane_id].units):
-            continue
+    for other in fitting:
         if other.office_id == one.office_id and other.place < one.place:
             yield Broken("jobs start in the queue's order (INV-004)", f"{one.job_id} before {other.job_id}")
         mine, theirs = last_served.get(one.office_id, 0), last_served.get(other.office_id, 0)
@@ -415,12 +469,17 @@ def timed_out_early(events: list[Told], took: Mapping[str, float]) -> Iterator[B
             yield Broken("a timeout lasts its seconds", how)
 
 
-def unfinished(tx: Tx, now: int) -> Iterator[Broken]:
+def unfinished(
+    tx: Tx,
+    now: int,
+    affinity_waits: Mapping[str, float] | None = None,
+    caller_keys: Mapping[tuple[str, str], list[str]] | None = None,
+) -> Iterator[Broken]:
     """Finds what still runs, waits, is reserved or must be sent, except what can never continue."""
     facts = check_reads.jobs(tx)
     yield from settings_oracle.forsaken(tx, facts)
     yield from settings_oracle.expired_and_started(facts)
-    yield from settings_oracle.in_wrong_lanes(tx)
+    yield from settings_oracle.in_wrong_lanes(tx, affinity_waits or {}, caller_keys or {})
     stuck = {job.job_id: job for job in facts.values() if job.stage == "QUEUED"}
     for job in facts.values():
         if job.stage == "RUNNING" and job.finished_at is None:
@@ -477,6 +536,13 @@ def stalled_wrongly(events: list[Told], reporting: set[str]) -> Iterator[Broken]
     for event in events:
         if event.type == "job_timeout" and event.run_id in reporting and "no progress" in event.details:
             yield Broken("a run that reports progress does not stall", str(event.run_id))
+
+
+def miscounted_failures(tx: Tx, has_purged: bool) -> Iterator[Broken]:
+    """Compares the failures that are counted by fingerprint with the jobs, by office, type and kind."""
+    counted, failed = check_reads.failures(tx)
+    if counted != failed and not has_purged:
+        yield Broken("each failure is counted once", f"counted {counted - failed}, and there are {failed - counted}")
 
 
 def misretried(tx: Tx, events: list[Told]) -> Iterator[Broken]:

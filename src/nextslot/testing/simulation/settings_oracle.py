@@ -3,15 +3,15 @@
 `oracles.Watch` calls the checks of each commit; `world` those after a purge and those of the end.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nextslot.domain.limits import ONLY_RATED, Limits, key_capacity
+from nextslot.domain.limits import ONLY_RATED, Limits
 from nextslot.store.contract import Tx
 
-from . import check_reads
+from . import check_reads, rates_oracle
 from .broken import Broken
-from .check_reads import JobFacts, OfficeFacts, Subscription, Told
+from .check_reads import JobFacts, LaneNeeds, OfficeFacts, Subscription, Told
 
 # The webhook events of subscriptions, by the type of the log entry.
 MESSAGES = {
@@ -65,11 +65,17 @@ def _wrong_limits(
         elif scope == "scheduler":
             wanted = limits.running
         elif scope == "key":
-            wanted = key_capacity(tuple(limits.limit_keys.items()), role)
+            wanted = _most_of_key(limits.limit_keys, role)
         if capacity == ONLY_RATED and key in limits.rates:
             capacity = 0
         if capacity != wanted:
             yield Broken("limits are those of the settings", f"{key} is {capacity} and should be {wanted}")
+
+
+def _most_of_key(patterns: Mapping[str, int], name: str) -> int:
+    """Returns the number of the longest pattern that fits; the patterns of the simulation have a `*` at their end."""
+    fitting = [pattern for pattern in patterns if name.startswith(pattern.removesuffix("*"))]
+    return patterns[max(fitting, key=len)] if fitting else 0
 
 
 def in_archived_offices(before: Settings, after: Settings, new: Sequence[Told], roots: set[str]) -> Iterator[Broken]:
@@ -177,20 +183,39 @@ def late_elsewhere(
     for plan in check_reads.schedules(tx):
         if plan.enabled and (plan.next_trigger_at or now) < limit:
             yield Broken("a schedule fires in time", f"{plan.schedule_id} at {plan.next_trigger_at}, it is {now}")
+    yield from rates_oracle.late(tx, now)
     for delivery_id, origin, at in check_reads.pending(tx):
         if at < limit and endpoints.get(origin, 0.0) > 5.0:
             yield Broken("a message is sent in time", f"{delivery_id} was due at {at}, it is {now}")
 
 
-def in_wrong_lanes(tx: Tx) -> Iterator[Broken]:
-    """Finds jobs whose lane does not count them in all limits that they fall under."""
-    needs = check_reads.needs(tx)
+def wrong_devices(tx: Tx, resources: Iterable[str], needs: Mapping[int, LaneNeeds]) -> Iterator[Broken]:
+    """Finds work that holds another number of named devices than it needs, and devices that nothing holds any more."""
+    held, wanted = check_reads.device_holds(tx), {}
+    for worker_id, lane_id in check_reads.workers(tx):
+        for resource in needs[lane_id].resources & set(resources):
+            wanted[worker_id, resource] = needs[lane_id].units[f"resource:{resource}"]
+    if held != wanted:
+        yield Broken("running work holds its devices, and nothing else does", f"{held}, and should be {wanted}")
+
+
+def in_wrong_lanes(
+    tx: Tx, affinity_waits: Mapping[str, float], caller_keys: Mapping[tuple[str, str], list[str]]
+) -> Iterator[Broken]:
+    """Finds jobs and callers whose lane does not count them in all limits that they fall under."""
+    needs, lane_of = check_reads.needs(tx), check_reads.caller_lanes(tx)
+    for (office_id, direct_id), names in caller_keys.items():
+        lane_id = lane_of.get((office_id, direct_id))
+        if lane_id is not None and not {f"key:{office_id}/{name}" for name in names} <= needs[lane_id].units.keys():
+            yield Broken("a caller counts in all its limits", f"{direct_id} with {names} in {needs[lane_id].units}")
     for one in check_reads.kinds(tx):
         wanted = {"scheduler": 1, f"office:{one.office_id}": 1, f"type:{one.job_type}": 1}
         wanted |= {f"resource:{name}": units for name, units in one.resources.items()}
         if one.role is not None:
             wanted[f"role:{one.office_id}/{one.role}"] = 1
         wanted |= {f"key:{one.office_id}/{key}": 1 for key in one.limit_keys}
+        if one.affinity is not None and not affinity_waits.keys().isdisjoint(one.resources):
+            wanted[f"affinity:{one.office_id}/{one.affinity}"] = 1
         if dict(needs[one.lane_id].units) != wanted:
             how = f"{one.job_id} counts in {needs[one.lane_id].units}, and should in {wanted}"
             yield Broken("a job counts in all its limits", how)

@@ -45,6 +45,8 @@ def answered_wrongly(tx: Tx, stored: Mapping[tuple[str, str, int], StoredSignal]
         if len(given) > 1:
             yield Broken("a wait is answered once", f"{job.job_id}: {given}")
         yield from _started_without(facts, job, given)
+        if (job.cancel_reason or "").startswith("rejected (") and _is_session(facts, job):
+            yield Broken("a parked session goes on after a rejection", f"{job.job_id}: {job.cancel_reason}")
         for one in given:
             yield from _out_of_time(job, one)
         is_free = job.stage == "QUEUED" and job.is_awaiting and job.unmet == 1 and job.is_due and job.is_turn

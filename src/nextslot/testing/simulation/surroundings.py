@@ -34,6 +34,8 @@ QUOTA_SECONDS = 45.0
 # How soon after its answer a message may be sent again, and the largest difference between clocks that is no step
 # (clock.py).
 SHORTEST_DELAY, TOLERANCE = 5.0, 1.01
+# How long a node may sign with a secret that was rotated at another one: it may be stopped, with a message to send.
+LEARNS_WITHIN = 300.0
 ENDPOINTS = ("http://127.0.0.1:9001/hook", "http://127.0.0.1:9002/hook", "http://127.0.0.1:9003/hook")
 
 
@@ -89,7 +91,7 @@ class SlowThreads:
 def register(scheduler: Scheduler, witness: Witness) -> None:
     """Registers the same handler for each type. The parameters decide what the handler does."""
 
-    async def work(run: RunContext, do: str = "ok", seconds: float = 1.0, times: int = 1) -> Any:
+    async def work(run: RunContext, do: str = "ok", seconds: float = 1.0, times: int = 1, tokens: int = 0) -> Any:
         witness.begins(run)
         try:
             if do == "stubborn":
@@ -111,25 +113,27 @@ def register(scheduler: Scheduler, witness: Witness) -> None:
             if do == "quota_until":
                 raise QuotaExceeded(retry_after=QUOTA_SECONDS)
             raise Fail(f"simulated failure: {do}", "error" if do == "fail" else do)
-        return {"attempt": run.attempt}
+        return _result(run, tokens)
 
-    def work_in_thread(run: RunContext, do: str = "ok", seconds: float = 1.0, times: int = 1) -> Any:
+    def work_in_thread(run: RunContext, do: str = "ok", seconds: float = 1.0, times: int = 1, tokens: int = 0) -> Any:
         witness.begins(run)
         witness.stubborn.add(run.run_id)  # A thread's handler cannot be interrupted.
         witness.ends(run)
         del witness.took[run.run_id]  # The thread decides how long the call takes.
         if do == "fail" and run.attempt <= times:
             raise Fail("simulated failure: fail")
-        return {"attempt": run.attempt}
+        return _result(run, tokens)
 
     async def session(run: RunContext, do: str = "ok", seconds: float = 1.0, times: int = 1, asks: int = 1) -> Any:
         witness.begins(run)
         try:
+            if do == "early" and run.attempt <= times:
+                raise Fail("simulated failure before the first question")
             await _session(run, witness.sessions, witness.read, seconds, asks)
         finally:
             witness.ends(run, do)
-        if do != "ok" and run.attempt <= times:
-            raise Fail(f"simulated failure: {do}", do)
+        if do not in ("ok", "early") and run.attempt <= times:
+            raise Fail(f"simulated failure: {do}", "error" if do == "fail" else do)
         return {"attempt": run.attempt}
 
     scheduler.job_types.register("session", session, has_session=True)
@@ -137,6 +141,10 @@ def register(scheduler: Scheduler, witness: Witness) -> None:
     scheduler.job_type("thread")(work_in_thread)
     scheduler.job_type("render", resources={"gpu": 1})(work)
     scheduler.job_type("heavy", infer_resources=_needs)(work)
+
+
+def _result(run: RunContext, tokens: int) -> dict[str, Any]:
+    return {"attempt": run.attempt} | ({"usage": {"total_tokens": tokens}} if tokens else {})
 
 
 def _needs(params: Mapping[str, Any]) -> dict[str, int]:
@@ -212,6 +220,8 @@ class Endpoints:
         # By URL: the secret that must sign now, and the office whose events a subscription may get; URLs of deleted
         # subscriptions.
         self.secrets: dict[str, str] = {}
+        # By URL: the secret before that, and since when it is replaced.
+        self._replaced: dict[str, tuple[str, float]] = {}
         self.offices: dict[str, str | None] = {}
         self.deleted: set[str] = set()
         self.broken: list[str] = []
@@ -226,6 +236,17 @@ class Endpoints:
     def restarted(self) -> None:
         """Allows every message again: the scheduler has forgotten what was not stored."""
         self._not_before.clear()
+
+    def rotates(self, url: str) -> None:
+        """Allows either secret until the answer comes. A node that is stopped meanwhile learns of the new one late."""
+        old = self.secrets.pop(url, None)
+        if old is not None and not self._is_timed:
+            self._replaced[url] = (old, asyncio.get_running_loop().time())
+
+    def _secrets_of(self, url: str) -> list[str]:
+        old, since = self._replaced.get(url, ("", 0.0))
+        is_valid = bool(old) and asyncio.get_running_loop().time() - since < LEARNS_WITHIN
+        return [self.secrets[url], *([old] if is_valid else [])]
 
     def sent_again(self, delivery_id: str) -> None:
         """Allows a message again, because somebody requested it."""
@@ -270,7 +291,7 @@ class Endpoints:
         """
         if url in self.deleted:
             self.broken.append(f"{url} got a message after its subscription was deleted")
-        if url in self.secrets and not _is_signed(self.secrets[url], headers, body):
+        if url in self.secrets and not any(_is_signed(one, headers, body) for one in self._secrets_of(url)):
             self.broken.append(f"{url} got a message that its secret does not sign")
         wanted = self.offices.get(url)
         content = json.loads(body)

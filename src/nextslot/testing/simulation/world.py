@@ -35,9 +35,10 @@ from nextslot.testing.faulty_disk import (
     salvage,
 )
 
-from . import check_reads, explanations, oracles, rates_oracle, settings_oracle, signal_oracle
+from . import check_reads, explanations, oracles, settings_oracle, signal_oracle
 from .broken import Broken
 from .clients import Clients, retried
+from .limited_clients import LimitedClients
 from .oracles import Watch
 from .placed_runs import SimulatedEngine
 from .plan import Action, make
@@ -53,7 +54,7 @@ from .tiny_batches import tiny_batches
 FILE = "nextslot.db"
 STARVATION_AFTER_SECONDS = 600.0
 # The time within which all work must be done after the last action.
-REST_HOURS = 36
+REST_HOURS = 72
 # The doctor examines the whole database after this many commits.
 EXAMINED_EVERY = 5
 # How often a start may fail because the disk fails; attempts are a second apart.
@@ -62,6 +63,8 @@ MAX_STARTS = 100
 OUTAGES = (0.5, 3.0, 40.0)
 # After this long without a fault nothing may be late: an outage lasts 40 seconds, a slow commit 60.
 CALM_AFTER_SECONDS = 110.0
+# One history of so many has jobs with rates, keys, affinities and named devices.
+LIMITED_EVERY = 7
 # How long no scheduler runs between two lives; often the next one starts at once.
 DOWNTIMES = (0.0, 0.0, 90.0, 2_000.0, 20_000.0)
 
@@ -140,7 +143,8 @@ class World:
         # How many runs the simulated machine allows at once.
         self._node_running = self._fate.choice((0, 0, 4))
         self._threads = SlowThreads(seed)
-        self._watch = Watch(STARVATION_AFTER_SECONDS, self._limits, self._node_running)
+        self._devices = clients.devices
+        self._watch = Watch(STARVATION_AFTER_SECONDS, self._limits, self._node_running, self._devices)
         self._answers = signal_oracle.Answers()
         self._clients = clients(self._clock.wall, self._endpoints)
         self._followers = self._clients.followers
@@ -283,6 +287,7 @@ class World:
             sender=self._endpoints,
             limits=self._limits,
             node_running=self._node_running,
+            node_resources=self._devices,
             threads=self._threads,
             starvation_after_seconds=STARVATION_AFTER_SECONDS,
         )
@@ -542,14 +547,15 @@ class World:
             self._refuse(list(self._engine.work.left()))
         self._refuse(
             [
-                *store.inspect(lambda tx: list(oracles.unfinished(tx, now))),
+                *store.inspect(
+                    lambda tx: list(oracles.unfinished(tx, now, self._limits.affinity_waits, self._clients.caller_keys))
+                ),
                 *oracles.fired_twice(self._watch.events),
                 *oracles.timed_out_early(self._watch.events, took),
                 # A timeout counts from the stored start, so the slow commit of a start takes part of it.
                 *([] if self._has_slow_commits else store.inspect(lambda tx: list(settings_oracle.cut_short(tx)))),
                 *store.inspect(lambda tx: list(oracles.misretried(tx, self._watch.events))),
-                *store.inspect(lambda tx: list(rates_oracle.exceeded(tx, self._limits))),
-                *store.inspect(lambda tx: list(rates_oracle.overlapping(tx, self._limits.limit_keys))),
+                *store.inspect(lambda tx: list(oracles.miscounted_failures(tx, has_purged))),
                 *store.inspect(lambda tx: list(oracles.unaccounted(tx, has_purged))),
                 *store.inspect(lambda tx: list(oracles.undelivered(tx, received, seen, has_purged))),
                 *store.inspect(self._forgotten),
@@ -569,20 +575,25 @@ class World:
         return lambda job_id: job_id in facts and facts[job_id].chain_id not in open_
 
 
+def clients_of(seed: int) -> type[Clients]:
+    """Returns the clients of a history: in every seventh, their jobs fall under rates, keys and affinities too."""
+    return LimitedClients if seed % LIMITED_EVERY == 4 else Clients
+
+
 def simulate(
     seed: int,
     actions: Sequence[Action] | None = None,
     directory: Path | None = None,
     dumps: bool = False,
-    clients: type[Clients] = Clients,
+    clients: type[Clients] | None = None,
 ) -> History:
-    """Simulates one history, from a seed or from the given actions, with clients of this class."""
+    """Simulates one history, from a seed or from the given actions, with clients of this class or of the seed's."""
     memory = Path("/dev/shm")  # A simulation's files need not survive, and a disk is slower.
     if directory is None and memory.is_dir() and os.access(memory, os.W_OK):
         directory = memory
     place = tempfile.TemporaryDirectory(prefix="nextslot-sim-", dir=directory, ignore_cleanup_errors=True)
     with place, tiny_batches(seed):
-        world = World(Path(place.name), seed, clients)
+        world = World(Path(place.name), seed, clients or clients_of(seed))
         return testing.run(_simulate(world, make(seed) if actions is None else actions, dumps))
 
 
