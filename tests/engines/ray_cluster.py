@@ -13,7 +13,7 @@ from pathlib import Path
 # Ray finds no way to a machine with loopback only, unless it has other addresses too.
 HEAD, WORKER, PORT = "10.99.0.1", "10.99.0.2", 6379
 DASHBOARD = "http://127.0.0.1:8265"
-START_SECONDS = 300
+START_SECONDS, TRIES = 300, 5
 # Two jobs of one CPU fit on the head, and more on the worker.
 HEAD_CPUS, WORKER_CPUS = 2, 4
 
@@ -28,7 +28,8 @@ class RayCluster:
 
     def start(self) -> None:
         place = ["--dashboard-host=127.0.0.1", f"--temp-dir={self._place}"]
-        self._start(HEAD_CPUS, "--head", f"--node-ip-address={HEAD}", f"--port={PORT}", *place)
+        head = ["--head", f"--node-ip-address={HEAD}", f"--port={PORT}", *place]
+        self._start(HEAD_CPUS, head, self.kill_everything)
         end = time.monotonic() + START_SECONDS
         while not _answers():
             assert time.monotonic() < end, "Ray's head does not answer"
@@ -37,7 +38,7 @@ class RayCluster:
 
     def start_worker(self) -> None:
         # Without a head, this command waits a quarter of an hour: `_start` bounds it.
-        self._start(WORKER_CPUS, f"--address={HEAD}:{PORT}", f"--node-ip-address={WORKER}")
+        self._start(WORKER_CPUS, [f"--address={HEAD}:{PORT}", f"--node-ip-address={WORKER}"], self.kill_worker)
 
     def kill_worker(self) -> bool:
         """Kills the daemon of the worker's machine; all else of Ray there ends with it. Returns False if none ran."""
@@ -48,11 +49,18 @@ class RayCluster:
         names = ("ray::", "ray-dashboard-", str(Path(self._ray).resolve().parents[1]))
         return _kill(lambda words: words[0].startswith(names))
 
-    def _start(self, cpus: int, *arguments: str) -> None:
-        """Starts a head or a worker. On a busy machine Ray gives up on its own parts: run the script again later."""
+    def _start(self, cpus: int, arguments: list[str], clean_up: Callable[[], object]) -> None:
+        """Starts a head or a worker; again if Ray gives up on its own parts, as it does on a busy machine."""
         size = [f"--num-cpus={cpus}", "--num-gpus=0", "--object-store-memory=80000000", "--disable-usage-stats"]
         argv = [self._ray, "start", *arguments, *size]
-        subprocess.run(argv, stdout=subprocess.DEVNULL, timeout=START_SECONDS, check=True)
+        environment = {**os.environ, "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_SECONDS)}
+        for _ in range(TRIES):
+            with suppress(subprocess.TimeoutExpired):
+                done = subprocess.run(argv, capture_output=True, env=environment, timeout=START_SECONDS, check=False)
+                if done.returncode == 0:
+                    return
+            clean_up()
+        raise RuntimeError(f"Ray did not start in {TRIES} tries")
 
 
 def _answers() -> bool:
