@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -54,11 +55,15 @@ class RayCluster:
         size = [f"--num-cpus={cpus}", "--num-gpus=0", "--object-store-memory=80000000", "--disable-usage-stats"]
         argv = [self._ray, "start", *arguments, *size]
         environment = {**os.environ, "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_SECONDS)}
-        for _ in range(TRIES):
-            with suppress(subprocess.TimeoutExpired):
-                done = subprocess.run(argv, capture_output=True, env=environment, timeout=START_SECONDS, check=False)
+        for number in range(1, TRIES + 1):
+            try:
+                done = subprocess.run(argv, capture_output=True, env=environment, timeout=START_SECONDS, text=True)
+                said = done.stderr.strip().rpartition("\n")[2]
                 if done.returncode == 0:
                     return
+            except subprocess.TimeoutExpired:
+                said = f"no answer within {START_SECONDS} seconds"
+            sys.stdout.write(f"Ray did not start, try {number} of {TRIES}: {said}\n")
             clean_up()
         raise RuntimeError(f"Ray did not start in {TRIES} tries")
 
