@@ -23,7 +23,8 @@ from tests import databases
 EVIDENCE = str(Path(__file__).with_name("evidence.py"))
 # How long a step may take; a Ray of 26 processes on a machine with other work takes longer than other engines.
 PATIENCE = float(os.environ.get("NEXTSLOT_TEST_PATIENCE", "60"))
-RETRY = {"max_attempts": 5, "base_delay_seconds": 0.2, "backoff": "linear"}
+# More than the kills of any one job in a loop of kills.
+RETRY = {"max_attempts": 50, "base_delay_seconds": 0.2, "backoff": "linear"}
 
 
 class Rig:

@@ -52,7 +52,7 @@ async def end_all(rig: Rig, accepted: list[str], seconds: float = 120) -> None:
         for job_id in accepted:
             ended = await scheduler.wait(job_id, seconds)
             assert ended.run is not None
-            assert ended.run.status == RunStatus.COMPLETED
+            assert ended.run.status == RunStatus.COMPLETED, ended.run
         run_ids = [line[2] for line in rig.lines("begin")]
         left = [pid for run_id in run_ids for pid in rig.processes(run_id)]
         there = (await scheduler.engines.list())[0]

@@ -22,7 +22,6 @@ import pytest
 
 from nextslot.executors.engines.contract import Engine
 from nextslot.executors.engines.local_engine import LocalEngine
-from nextslot.executors.process_tree.kill_tree import start_time
 from nextslot.extensions.slurm.slurm_engine import SlurmEngine
 from tests.engines.evidence import is_alive
 from tests.engines.rig import Rig
@@ -100,6 +99,7 @@ class KillLoop:
             "guardian": self._kill_guardian,
             **(faults or {}),
         }
+        self._next: list[str] = []
 
     def life(self, number: int) -> None:
         """Starts a scheduler that accepts jobs; kills what its runs need, then the scheduler."""
@@ -123,19 +123,26 @@ class KillLoop:
             self.accepted.append(line.strip())
         for _ in range(3):
             time.sleep(self._chance.uniform(0.1, 1.2))
-            name = self._chance.choice(list(self._faults))
+            name = self._next_fault()
             self.kills[name] += self._faults[name]() is not False
         process.kill()
         process.wait()
         process.stdout.close()
         self.kills["scheduler"] += 1
 
+    def _next_fault(self) -> str:
+        """Returns each fault once, in an order by chance, before one comes again."""
+        if not self._next:
+            self._next = self._chance.sample(list(self._faults), len(self._faults))
+        return self._next.pop()
+
     def _running(self) -> str | None:
-        """Returns a run whose wrapper lives, after a while if there is none yet."""
+        """Returns a run that is at work and whose wrapper lives, after a while if there is none yet."""
         end = time.monotonic() + self._wait_for_wrapper
         while time.monotonic() < end:
-            if found := sorted(path for path in self.rig.settings.directory.glob("*/claim.json") if _lives(path)):
-                return self._chance.choice(found).parent.name
+            begun = self.rig.settings.directory.glob("*/output/*")
+            if found := sorted(path.parents[1] for path in begun if _lives(path.parents[1] / "claim.json")):
+                return self._chance.choice(found).name
             time.sleep(0.02)
         return None
 
@@ -195,9 +202,9 @@ async def _repeat(call: Callable[[], object]) -> None:
 
 def _lives(claim: Path) -> bool:
     """Returns whether the wrapper lives that made a claim: its number may be that of another process by now."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, KeyError):
         found = json.loads(claim.read_text())
-        return bool(found["by"] == "wrapper" and start_time(found["pid"]) == found["started"])
+        return bool(found["by"] == "wrapper" and is_alive(f"{found['pid']}@{found['started']}"))
     return False
 
 
