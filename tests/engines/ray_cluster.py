@@ -14,7 +14,7 @@ from pathlib import Path
 # Ray finds no way to a machine with loopback only, unless it has other addresses too.
 HEAD, WORKER, PORT = "10.99.0.1", "10.99.0.2", 6379
 DASHBOARD = "http://127.0.0.1:8265"
-START_SECONDS, TRIES = 300, 5
+START_SECONDS, TRIES = 900, 5
 # Two jobs of one CPU fit on the head, and more on the worker.
 HEAD_CPUS, WORKER_CPUS = 2, 4
 
@@ -54,7 +54,12 @@ class RayCluster:
         """Starts a head or a worker; again if Ray gives up on its own parts, as it does on a busy machine."""
         size = [f"--num-cpus={cpus}", "--num-gpus=0", "--object-store-memory=80000000", "--disable-usage-stats"]
         argv = [self._ray, "start", *arguments, *size]
-        environment = {**os.environ, "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_SECONDS)}
+        environment = {
+            **os.environ,
+            "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_SECONDS),
+            # A daemon whose own parts take longer, as on a busy machine, ends as after a defect of Ray.
+            "RAY_agent_register_timeout_ms": str(1000 * START_SECONDS),
+        }
         for number in range(1, TRIES + 1):
             try:
                 done = subprocess.run(argv, capture_output=True, env=environment, timeout=START_SECONDS, text=True)
