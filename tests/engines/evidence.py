@@ -44,7 +44,9 @@ def note(words: str) -> None:
 
 
 def name_of(pid: int) -> str:
-    return f"{pid}@{Path(f'/proc/{pid}/stat').read_bytes().rpartition(b')')[2].split()[19].decode()}"
+    """Returns the number and the start of a process; of one that is dead and not reaped yet, no valid name."""
+    state, *_, start = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:20]
+    return "dead" if state in (b"Z", b"X") else f"{pid}@{start.decode()}"
 
 
 def is_alive(name: str) -> bool:

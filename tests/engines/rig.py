@@ -15,6 +15,7 @@ from nextslot.domain import Job
 from nextslot.domain.limits import Limits
 from nextslot.executors.engines.contract import Engine
 from nextslot.executors.engines.engines import EngineSettings
+from nextslot.executors.engines.run_directory import RunDirectory, hash_of
 from nextslot.executors.process_tree.kill_tree import descendants
 from nextslot.executors.process_tree.run_marks import Marks
 from tests import databases
@@ -22,7 +23,8 @@ from tests import databases
 EVIDENCE = str(Path(__file__).with_name("evidence.py"))
 # How long a step may take; a Ray of 26 processes on a machine with other work takes longer than other engines.
 PATIENCE = float(os.environ.get("NEXTSLOT_TEST_PATIENCE", "60"))
-RETRY = {"max_attempts": 5, "base_delay_seconds": 0.2, "backoff": "linear"}
+# More than the kills of any one job in a loop of kills.
+RETRY = {"max_attempts": 50, "base_delay_seconds": 0.2, "backoff": "linear"}
 
 
 class Rig:
@@ -56,6 +58,29 @@ class Rig:
     def add(self, scheduler: Scheduler, name: str, command: list[str]) -> None:
         options: dict[str, Any] = {"engine": "box", "grace_seconds": 1, "retry_policy": RETRY, "cwd": str(self.work)}
         scheduler.job_types.add_command(name, command, **options)
+
+    def prepared(self, run_id: str, script: str) -> RunDirectory:
+        """Returns the directory of a run that no scheduler has started, with its request."""
+        directory = RunDirectory(self.settings.directory / run_id, hash_of("token"))
+        directory.prepare(
+            {
+                "token": "token",
+                "argv": ["sh", "-c", script],
+                "cwd": None,
+                "env": {},
+                "inherited": ["PATH"],
+                "inherited_prefixes": [],
+                "stdin": "{}",
+                "timeout_seconds": None,
+                "silence_seconds": None,
+                "grace_seconds": 1,
+                "log_cap_bytes": 1 << 20,
+                "patience_seconds": 300,
+                "renew_seconds": 1,
+                "tag": 1 << 61,
+            }
+        )
+        return directory
 
     # Evidence.
 

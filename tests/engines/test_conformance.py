@@ -12,7 +12,6 @@ from nextslot.domain import FailureKind, JobStatus, RunStatus
 from nextslot.errors import Conflict
 from nextslot.executors.engines import wrapper_archive
 from nextslot.executors.engines.contract import Key, Sight, Submission
-from nextslot.executors.engines.run_directory import RunDirectory, hash_of
 from tests.engines.rig import PATIENCE, Rig, run_id_of, until, until_running
 
 
@@ -235,26 +234,7 @@ async def test_a_run_that_an_operator_gives_up_ends_its_tree_and_is_retried(rig:
 def test_a_submission_may_be_repeated_and_is_found_until_it_has_ended(rig: Rig) -> None:
     wrapper = wrapper_archive.ship(rig.settings.directory)
     run_id = "01a00000-0000-7000-8000-000000000001"
-    directory = RunDirectory(rig.settings.directory / run_id, hash_of("token"))
-    script = f"echo once >> {rig.work}/starts; sleep 2"
-    directory.prepare(
-        {
-            "token": "token",
-            "argv": ["sh", "-c", script],
-            "cwd": None,
-            "env": {},
-            "inherited": ["PATH"],
-            "inherited_prefixes": [],
-            "stdin": "{}",
-            "timeout_seconds": None,
-            "silence_seconds": None,
-            "grace_seconds": 1,
-            "log_cap_bytes": 1 << 20,
-            "patience_seconds": 300,
-            "renew_seconds": 1,
-            "tag": 1 << 61,
-        }
-    )
+    directory = rig.prepared(run_id, f"echo once >> {rig.work}/starts; sleep 2")
     argv = (rig.settings.python, "-I", str(wrapper), str(directory.path))
     what = Submission(run_id=run_id, directory=directory.path, argv=argv)
 

@@ -3,18 +3,36 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from nextslot import Scheduler
+from nextslot import Scheduler, testing
 from nextslot.domain import FailureKind, Job, RunStatus
 from nextslot.errors import Invalid
+from nextslot.executors.engines import records
 from nextslot.executors.engines.contract import Key, Seen, Sight, Submission, Unreachable
 from nextslot.executors.engines.local_engine import LocalEngine
+from nextslot.executors.engines.run_directory import RunDirectory
 from nextslot.executors.process_tree.kill_tree import descendants
 from tests.engines.rig import Rig, run_id_of, until, until_ended, until_running
+
+# A wrapper to which its engine sends TERM in the moment after its claim.
+TOLD_AT_ITS_CLAIM = """
+import os, signal, sys
+from nextslot.executors.engines import records, wrapper_main
+write = records.write_once
+def write_and_be_told(directory, name, record):
+    done = write(directory, name, record)
+    if name == records.CLAIM:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return done
+records.write_once = write_and_be_told
+wrapper_main.main()
+"""
 
 
 class SlowEngine(LocalEngine):
@@ -160,6 +178,40 @@ async def test_a_wrapper_that_cannot_renew_its_lease_ends_its_tree_before_the_ru
         FailureKind.CRASH,
         "its wrapper could not write to its directory for too long, and has ended it",
     )
+
+
+def test_a_wrapper_that_its_engine_stops_right_after_its_claim_writes_the_end(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, LocalEngine())
+    directory = rig.prepared("01a00000-0000-7000-8000-000000000001", "sleep 60")
+
+    subprocess.run([sys.executable, "-c", TOLD_AT_ITS_CLAIM, str(directory.path)], timeout=60, check=False)
+
+    end = directory.look(0).end
+    assert end is not None, "nobody would know before the lease is over"
+    assert end["stopped"] == "engine"
+
+
+async def test_a_run_that_a_scheduler_gave_up_just_before_it_died_ends_and_is_retried(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, LocalEngine())
+    first = rig.scheduler()
+    await first.start()
+    job = await first.submit("work", {"key": "a", "seconds": "3"})
+    run_id = await until_running(first, job)
+    directory = RunDirectory(rig.settings.directory / run_id, "")
+    token = str((records.read(str(directory.path), records.REQUEST) or {})["token"])
+    await testing.crash(first)
+    # What it does last: the record is written, and the end is not stored.
+    assert directory.give_up(token, "its lease is over")
+    await until(lambda: not rig.processes(run_id))
+
+    async with rig.scheduler() as second:
+        ended = await second.wait(job, 60)
+        before = await second.run_by_id(run_id)
+
+    assert (before.failure_kind, before.error) == (FailureKind.CRASH, "its lease is over")
+    assert ended.run is not None
+    assert ended.run.status == RunStatus.COMPLETED
+    assert rig.lines("overlap") == []
 
 
 async def test_an_output_above_the_cap_keeps_its_beginning_and_its_end(rig: Rig) -> None:

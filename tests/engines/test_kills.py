@@ -11,7 +11,7 @@ import pytest
 
 from nextslot import testing
 from nextslot.domain import FailureKind, JobStatus, RunStatus
-from nextslot.executors.engines.contract import Engine
+from nextslot.executors.engines.contract import Engine, Key, Sight, Submission
 from nextslot.executors.engines.local_engine import LocalEngine
 from nextslot.extensions.slurm.slurm_engine import SlurmEngine
 from tests.engines.rig import Rig, until, until_ended, until_running
@@ -52,7 +52,7 @@ async def end_all(rig: Rig, accepted: list[str], seconds: float = 120) -> None:
         for job_id in accepted:
             ended = await scheduler.wait(job_id, seconds)
             assert ended.run is not None
-            assert ended.run.status == RunStatus.COMPLETED
+            assert ended.run.status == RunStatus.COMPLETED, ended.run
         run_ids = [line[2] for line in rig.lines("begin")]
         left = [pid for run_id in run_ids for pid in rig.processes(run_id)]
         there = (await scheduler.engines.list())[0]
@@ -127,6 +127,19 @@ async def test_a_node_daemon_that_is_killed_does_not_end_a_run(tmp_path: Path, s
     assert ended.run is not None
     assert ended.run.status == RunStatus.COMPLETED
     assert len(rig.lines("begin")) == 1
+
+
+def test_thousands_of_runs_that_wait_on_slurm_are_observed(tmp_path: Path, slurm: SlurmCluster) -> None:
+    engine = SlurmEngine({"config_file": str(slurm.config)})
+    keys = [Key(f"01a00000-0000-7000-8000-{n:012}", "1") for n in range(5000)]
+    last = Submission(run_id=keys[-1].run_id, directory=tmp_path, argv=("true",), options={"partition": "shut"})
+    handle = engine.submit(last)
+
+    seen = engine.observe(keys)
+    engine.stop(Key(last.run_id, handle), 0)
+
+    assert len(seen) == 5000
+    assert [run_id for run_id, one in seen.items() if one.sight is Sight.QUEUED] == [last.run_id]
 
 
 async def test_a_job_that_slurm_refuses_fails_for_good_with_its_words(tmp_path: Path, slurm: SlurmCluster) -> None:

@@ -22,7 +22,6 @@ import pytest
 
 from nextslot.executors.engines.contract import Engine
 from nextslot.executors.engines.local_engine import LocalEngine
-from nextslot.executors.process_tree.kill_tree import start_time
 from nextslot.extensions.slurm.slurm_engine import SlurmEngine
 from tests.engines.evidence import is_alive
 from tests.engines.rig import Rig
@@ -76,19 +75,31 @@ class Observer:
 class KillLoop:
     """Schedulers of one database, one after the other, while everything around their runs is killed."""
 
-    def __init__(self, place: Path, engine: Engine, config: str, slurm: SlurmCluster | None = None) -> None:
-        self._settings = SETTINGS if slurm is None else ON_SLURM
-        self.rig = Rig(place, engine, **self._settings)
+    def __init__(
+        self,
+        place: Path,
+        engine: Engine,
+        config: str,
+        faults: Mapping[str, Callable[[], object]] | None = None,
+        settings: Mapping[str, Any] = SETTINGS,
+        wait_for_wrapper: float = 3.0,
+    ) -> None:
+        """Takes faults of the engine by name, and the settings of the engine.
+
+        A kill of a wrapper waits so many seconds for one that lives: engines take a while to start a run.
+        """
+        self._settings = settings
+        self.rig = Rig(place, engine, **settings)
         self.accepted: list[str] = []
         self.kills: Counter[str] = Counter()
-        self._config, self._slurm, self._chance = config, slurm, random.Random(20)
-        self._faults: dict[str, Callable[[], bool]] = {
+        self._config, self._chance, self._wait_for_wrapper = config, random.Random(20), wait_for_wrapper
+        self._faults: dict[str, Callable[[], object]] = {
             "wrapper": lambda: self._kill_of_run(with_guardian=False),
             "wrapper and guardian": lambda: self._kill_of_run(with_guardian=True),
             "guardian": self._kill_guardian,
+            **(faults or {}),
         }
-        if slurm is not None:
-            self._faults |= {"slurmctld": self._kill_controller, "slurmd": self._kill_node}
+        self._next: list[str] = []
 
     def life(self, number: int) -> None:
         """Starts a scheduler that accepts jobs; kills what its runs need, then the scheduler."""
@@ -112,17 +123,28 @@ class KillLoop:
             self.accepted.append(line.strip())
         for _ in range(3):
             time.sleep(self._chance.uniform(0.1, 1.2))
-            name = self._chance.choice(list(self._faults))
-            self.kills[name] += self._faults[name]()
+            name = self._next_fault()
+            self.kills[name] += self._faults[name]() is not False
         process.kill()
         process.wait()
         process.stdout.close()
         self.kills["scheduler"] += 1
 
+    def _next_fault(self) -> str:
+        """Returns each fault once, in an order by chance, before one comes again."""
+        if not self._next:
+            self._next = self._chance.sample(list(self._faults), len(self._faults))
+        return self._next.pop()
+
     def _running(self) -> str | None:
-        """Returns a run whose wrapper lives."""
-        found = sorted(path for path in self.rig.settings.directory.glob("*/claim.json") if _lives(path))
-        return self._chance.choice(found).parent.name if found else None
+        """Returns a run that is at work and whose wrapper lives, after a while if there is none yet."""
+        end = time.monotonic() + self._wait_for_wrapper
+        while time.monotonic() < end:
+            begun = self.rig.settings.directory.glob("*/output/*")
+            if found := sorted(path.parents[1] for path in begun if _lives(path.parents[1] / "claim.json")):
+                return self._chance.choice(found).name
+            time.sleep(0.02)
+        return None
 
     def _kill_of_run(self, with_guardian: bool) -> bool:
         run_id = self._running()
@@ -142,28 +164,17 @@ class KillLoop:
                 return True
         return False
 
-    def _kill_controller(self) -> bool:
-        assert self._slurm is not None
-        self._slurm.kill("slurmctld")
-        time.sleep(self._chance.uniform(0, 1))
-        self._slurm.start_controller()
-        return True
+    def run(self, lives: int, help_engine: Callable[[], object] = lambda: None) -> None:
+        """Runs the loop, lets every job end, and checks what was seen from outside.
 
-    def _kill_node(self) -> bool:
-        assert self._slurm is not None
-        self._slurm.kill("slurmd")
-        time.sleep(self._chance.uniform(0, 1))
-        self._slurm.start_busy_node()
-        return True
-
-    def run(self, lives: int) -> None:
-        """Runs the loop, lets every job end, and checks what was seen from outside."""
+        `help_engine` does what an operator of the engine does after its crashes.
+        """
         observer, end, number = Observer(self.rig.work), time.monotonic() + SECONDS, 0
         with observer.watching():
             while number < lives or time.monotonic() < end:
                 self.life(number)
                 number += 1
-            asyncio.run(self._end_all())
+            asyncio.run(self._end_all(help_engine))
         begun = len(self.rig.lines("begin"))
         sys.stdout.write(
             f"\n{number} lives, {len(self.accepted)} jobs, {begun} runs, kills: {dict(self.kills)}; at most "
@@ -175,24 +186,25 @@ class KillLoop:
         assert 1 < observer.most <= SLOTS
         assert sum(self.kills.values()) > number
 
-    async def _end_all(self) -> None:
-        operator = asyncio.create_task(self._resume_often())
+    async def _end_all(self, help_engine: Callable[[], object]) -> None:
+        operator = asyncio.create_task(_repeat(help_engine))
         try:
             await end_all(self.rig, self.accepted, 300)
         finally:
             operator.cancel()
 
-    async def _resume_often(self) -> None:
-        while self._slurm is not None:
-            await asyncio.to_thread(self._slurm.resume)
-            await asyncio.sleep(1)
+
+async def _repeat(call: Callable[[], object]) -> None:
+    while True:
+        await asyncio.to_thread(call)
+        await asyncio.sleep(1)
 
 
 def _lives(claim: Path) -> bool:
     """Returns whether the wrapper lives that made a claim: its number may be that of another process by now."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, KeyError):
         found = json.loads(claim.read_text())
-        return bool(found["by"] == "wrapper" and start_time(found["pid"]) == found["started"])
+        return bool(found["by"] == "wrapper" and is_alive(f"{found['pid']}@{found['started']}"))
     return False
 
 
@@ -201,5 +213,16 @@ def test_jobs_of_the_local_engine_end_whatever_is_killed(tmp_path: Path) -> None
 
 
 def test_jobs_on_slurm_end_whatever_is_killed(tmp_path: Path, slurm: SlurmCluster) -> None:
+    chance = random.Random(22)
+
+    def kill(daemon: str, start: Callable[[], None]) -> None:
+        slurm.kill(daemon)
+        time.sleep(chance.uniform(0, 1))
+        start()
+
+    faults = {
+        "slurmctld": lambda: kill("slurmctld", slurm.start_controller),
+        "slurmd": lambda: kill("slurmd", slurm.start_busy_node),
+    }
     engine = SlurmEngine({"config_file": str(slurm.config)})
-    KillLoop(tmp_path, engine, str(slurm.config), slurm).run(lives=4)
+    KillLoop(tmp_path, engine, str(slurm.config), faults, ON_SLURM).run(lives=4, help_engine=slurm.resume)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nextslot import Limits, Scheduler, testing
-from nextslot.domain import JobStatus, RunStatus
+from nextslot.domain import FailureKind, JobStatus, RunStatus
 from nextslot.domain.lease_times import LeaseTimes
 from nextslot.executors.engines.local_engine import LocalEngine
 from tests import postgres
@@ -75,3 +75,21 @@ async def test_a_node_that_comes_back_goes_on_with_its_own_runs(database: str, t
     assert ended.run is not None
     assert (ended.run.run_id, ended.run.status) == (run_id, RunStatus.COMPLETED)
     assert len(rig.lines("begin")) == 1
+
+
+async def test_a_run_is_given_up_through_another_node_than_the_one_that_follows_it(
+    database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path, LocalEngine())
+    async with node(database, "a", rig) as first:
+        job = await first.submit("work", {"key": "a", "seconds": "3"})
+        run_id = await until_running(first, job)
+        async with node(database, "b", rig) as second:
+            await second.engines.lose(job.job_id)
+            ended = await second.wait(job, 60)
+        before = await first.run_by_id(run_id)
+
+    assert (before.failure_kind, before.error) == (FailureKind.CRASH, "an operator has said that it is lost")
+    assert ended.run is not None
+    assert ended.run.status == RunStatus.COMPLETED
+    assert "following it failed" not in caplog.text

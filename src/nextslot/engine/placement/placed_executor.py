@@ -321,7 +321,7 @@ class PlacedExecutor:
 
     async def _outcome(self, one: _Followed, end: Mapping[str, Any]) -> Outcome:
         """Returns the outcome of a run whose end is written. If the engine ended it, the engine says why."""
-        if end["stopped"] != BY_ENGINE:
+        if end.get("stopped") != BY_ENGINE:
             return outcome_of(one.spec, end, one.output)
         if one.stopped_by is not None:  # The engine did so on our request.
             return outcome_of(one.spec, {**end, "stopped": one.stopped_by.value}, one.output)

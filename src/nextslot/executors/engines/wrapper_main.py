@@ -92,6 +92,11 @@ class Wrapper:
 
     def run(self) -> int:
         """Claims the run, runs it, and writes its end. Returns the exit code for the engine, which is only a hint."""
+        # Before the claim: a wrapper that a signal ends between its claim and its guardian would leave no end.
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        for number in STOPPING:
+            signal.signal(number, self._tell)
         found = records.read(self._directory, records.REQUEST)
         if found is None:
             say("there is no request in this directory")
@@ -115,10 +120,6 @@ class Wrapper:
     # The process tree.
 
     def _guard(self) -> None:
-        for number in IGNORED:
-            signal.signal(number, signal.SIG_IGN)
-        for number in STOPPING:
-            signal.signal(number, self._tell)
         adopt_orphans()
         self._wakeup = Wakeup()
         self._control, theirs = socket.socketpair()

@@ -16,6 +16,8 @@ from nextslot.errors import Problem
 from nextslot.executors.engines.contract import Cause, EngineKind, Key, Refused, Seen, Sight, Submission, Unreachable
 
 ANSWER_SECONDS = 30.0
+# How many runs one squeue is asked for: Linux starts no program with an argument of more than 128 KiB.
+MOST_NAMES = 1000
 # The option of sbatch for each engine option.
 OPTIONS = {
     "partition": "--partition",
@@ -92,8 +94,12 @@ class SlurmEngine:
 
     def observe(self, keys: Sequence[Key]) -> Mapping[str, Seen]:
         # Without a name, squeue would list the jobs of all users.
-        rows = self._jobs([key.run_id for key in keys] or ["nextslot-is-there"])
-        return {key.run_id: _seen([row for row in rows if row[2] == key.run_id]) for key in keys}
+        names = [key.run_id for key in keys] or ["nextslot-is-there"]
+        rows: dict[str, list[tuple[str, str, str, str]]] = {}
+        for begin in range(0, len(names), MOST_NAMES):
+            for row in self._jobs(names[begin : begin + MOST_NAMES]):
+                rows.setdefault(row[2], []).append(row)
+        return {key.run_id: _seen(rows.get(key.run_id, ())) for key in keys}
 
     def logs(self, key: Key, offset: int) -> bytes:
         done = self._answer(["scontrol", "show", "job", "--oneliner", key.handle], is_missing_allowed=True)
