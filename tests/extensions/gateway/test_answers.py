@@ -116,6 +116,17 @@ async def test_odd_chunks_arrive_as_a_stream_that_the_client_reads(tmp_path: Pat
         assert ": hello" in raw.text
 
 
+async def test_an_emoji_that_is_split_between_two_chunks_arrives(tmp_path: Path) -> None:
+    async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url) as server:
+        raw = await server.client.post(CHAT, json=chat("half-pairs", stream=True))
+
+    chunks = [json.loads(line[6:]) for line in raw.text.split("\n\n") if line.startswith("data: {")]
+    halves = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(halves).encode("utf-16", "surrogatepass").decode("utf-16") == "🦉"
+    assert "error" not in raw.text
+    assert not any("usage" in chunk for chunk in chunks), "which only the gateway has asked for"
+
+
 async def test_a_name_of_its_own_and_a_resource_for_a_model(tmp_path: Path) -> None:
     models = {"owl": ModelSettings(upstream="fake", name="plain", resource="gpu", units=1)}
     async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url, models=models) as server:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from nextslot.domain import Json, Outcome
 from nextslot.errors import Problem
 from nextslot.executors.run_context import MAX_RESULT_BYTES, Fail, QuotaExceeded, RunContext
@@ -22,7 +20,16 @@ from nextslot.extension_api.host import Host
 from nextslot.system.instant import Instant
 
 from .error_form import in_the_protocols_form
-from .protocol import CHAT, ENDPOINTS, Body, ProtocolError, checked, estimated_tokens, has_usage_in_stream
+from .protocol import (
+    CHAT,
+    ENDPOINTS,
+    Body,
+    ProtocolError,
+    checked,
+    estimated_tokens,
+    has_usage_in_stream,
+    read_json,
+)
 from .settings import GatewaySettings, ModelSettings, UpstreamSettings
 from .upstreams import (
     LIST_AGAIN_SECONDS,
@@ -349,7 +356,7 @@ class GatewayService(Attached):
         except UpstreamError as error:
             return _failed(error, call)
         if len(answer.body) < MAX_RESULT_BYTES // 2:
-            return orjson.loads(answer.body)
+            return read_json(answer.body)
         await asyncio.to_thread((run.artifacts / ANSWER_FILE).write_bytes, answer.body)
         return {"model": call.model, "usage": answer.usage, "file": ANSWER_FILE}
 
