@@ -170,6 +170,7 @@ async def test_a_key_goes_upstream_and_is_never_shown(tmp_path: Path, monkeypatc
         ("no-json", 502, "upstream_error", "not JSON: <html>oops"),
         ("never", 504, "upstream_timeout", "within 0.3 seconds"),
         ("429", 429, "rate_limit_exceeded", "slow down"),
+        ("307", 502, "upstream_error", "give that address"),
         ("500", 500, None, "Internal Server Error"),
         ("400", 400, None, "too long"),
     ],
@@ -192,7 +193,7 @@ async def test_a_plain_caller_gets_a_status_and_a_sentence(
         assert answer.headers["retry-after"] == "7"
 
 
-@pytest.mark.parametrize("model", ["429-ms", "429-anthropic", "429-ietf"])
+@pytest.mark.parametrize("model", ["429-ms", "429-anthropic", "429-ietf", "429-ietf-fields"])
 async def test_every_header_of_a_quota_reaches_its_hold(tmp_path: Path, model: str) -> None:
     async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url) as server:
         answer = await server.client.post(CHAT, json=chat(model))
@@ -204,9 +205,7 @@ async def test_every_header_of_a_quota_reaches_its_hold(tmp_path: Path, model: s
     assert held["resource"] == "fake"
     until = Instant.of(datetime.fromisoformat(held["quota_until"]))
     assert 1200 < (until - now) / 1_000_000 < 1236
-    assert any(
-        name in answer.headers for name in ("retry-after-ms", "anthropic-ratelimit-requests-reset", "ratelimit-reset")
-    )
+    assert any("reset" in name or name in ("retry-after-ms", "ratelimit") for name in answer.headers)
 
 
 @pytest.mark.parametrize(

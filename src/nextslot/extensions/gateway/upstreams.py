@@ -36,7 +36,7 @@ END_SECONDS = 0.2
 # An idle connection is closed before most servers close it, so that no request meets a connection that is closing.
 IDLE_SECONDS = 3.0
 # The headers of an answer, by their beginnings, that its client gets, and that say when a used-up quota is renewed.
-PASSED_ON = ("retry-after", "x-ratelimit-", "ratelimit-", "anthropic-ratelimit-")
+PASSED_ON = ("retry-after", "x-ratelimit-", "ratelimit", "anthropic-ratelimit-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +343,9 @@ class Upstream:
             named = self.config.token_env or "token_env, which is not set"
             said = f"refused the gateway's key ({status}): {why}; correct the key in {named}"
             return self._broken(said, FailureKind.PERMISSION)
+        if (elsewhere := response.headers.get("location")) and 300 <= status < 400:
+            to = self._excerpt(elsewhere.encode())
+            return self._broken(f"redirects to {to}; give that address as its base_url", FailureKind.INVALID)
         if not 400 <= status < 600:
             return self._broken(f"answered {status}: {why}")
         shown = ProtocolError(
