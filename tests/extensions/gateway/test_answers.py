@@ -133,7 +133,9 @@ async def test_a_name_of_its_own_and_a_resource_for_a_model(tmp_path: Path) -> N
         answer = await server.client.post(CHAT, json=chat("owl"))
         prefixed = await server.client.post(CHAT, json=chat("fake/plain"))
         listed = (await server.client.get("/v1/models")).json()["data"]
+        described = [(await server.client.get(f"/v1/models/{name}")).json() for name in ("owl", "fake/plain")]
 
+        assert [(one["id"], one["owned_by"]) for one in described] == [("owl", "fake"), ("fake/plain", "fake")]
         assert (answer.status_code, prefixed.status_code, upstream.models) == (200, 200, ["plain", "plain"])
         assert listed[0]["id"] == "owl"
         limits = (await server.client.get("/api/status")).text

@@ -212,6 +212,13 @@ class GatewayService(Attached):
         }
         return [*named.values(), *(one for name, one in found.items() if name not in named)]
 
+    async def model(self, name: str) -> Mapping[str, Any] | None:
+        """Returns a model in the form of the protocol, also by a name that no list has, such as `openai/gpt-5`."""
+        listed = next((one for one in await self.models() if one["id"] == name), None)
+        if listed is None and (target := self._target(name)) is not None:
+            return {"id": name, "object": "model", "created": 0, "owned_by": target.upstream.config.name}
+        return listed
+
     async def call(self, call_id: str, endpoint: str, body: object) -> Call:
         """Makes a call from a request. Raises ProtocolError for a wrong request, or if its upstream is down."""
         asked = checked(endpoint, body)

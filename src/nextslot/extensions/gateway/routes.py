@@ -71,7 +71,7 @@ async def list_models(request: Request) -> Response:
 async def get_model(model: str, request: Request) -> Response:
     """Shows one model."""
     service = extension_of(request, GatewayService)
-    found = next((one for one in await service.models() if one["id"] == model), None)
+    found = await service.model(model)
     return _refused(service.unknown(model)) if found is None else answer(found)
 
 
