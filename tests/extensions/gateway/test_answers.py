@@ -10,6 +10,7 @@ import httpx2
 import openai
 import pytest
 
+from nextslot.extensions.gateway import gateway_service
 from nextslot.extensions.gateway.settings import ModelSettings, UpstreamSettings
 from nextslot.system.instant import Instant
 from tests.extensions.gateway.fake_upstream import OWL, fake_upstream
@@ -371,3 +372,21 @@ async def test_metrics_count_the_answers_by_model_and_status(tmp_path: Path) -> 
         shown = (await server.client.get("/metrics")).text
         assert 'nextslot_gateway_answers_total{model="plain",status="200"} 1.0' in shown
         assert 'nextslot_gateway_answers_total{model="500",status="500"} 1.0' in shown
+
+
+async def test_metrics_of_made_up_models_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_service, "MOST_COUNTED", 1)
+    async with fake_upstream() as upstream:
+        any_model = {"fake": UpstreamSettings(base_url=upstream.base_url, models=["*"])}
+        async with gateway(tmp_path, None, upstreams=any_model) as server:
+            for model in ("plain", "plain", "400", "429"):
+                await server.client.post(CHAT, json=chat(model))
+
+            shown = (await server.client.get("/metrics")).text
+
+    counted = {line for line in shown.splitlines() if line.startswith("nextslot_gateway_answers_total{")}
+    assert counted == {
+        'nextslot_gateway_answers_total{model="plain",status="200"} 2.0',
+        'nextslot_gateway_answers_total{model="(others)",status="400"} 1.0',
+        'nextslot_gateway_answers_total{model="(others)",status="429"} 1.0',
+    }

@@ -53,6 +53,9 @@ MOST_NAMED = 10
 # How long callers who are refused share the expected start of a further request for the same model.
 NEXT_START_SECONDS = 5.0
 ANSWER_FILE = "answer.json"
+# How many models and statuses the metrics tell apart: a pattern for models lets callers make up any number of names.
+MOST_COUNTED = 1000
+OTHER_MODELS = "(others)"
 
 _PARAMS = {
     "type": "object",
@@ -300,7 +303,10 @@ class GatewayService(Attached):
             del self._calls[call.call_id]
 
     def note_answer(self, call: Call, status: int) -> None:
-        self._answered[call.model, str(status)] += 1
+        key = (call.model, str(status))
+        if len(self._answered) >= MOST_COUNTED and key not in self._answered:
+            key = (OTHER_MODELS, str(status))
+        self._answered[key] += 1
 
     async def start_of_next(
         self, office_id: str, call: Call, forecast: Callable[[], Coroutine[Any, Any, Instant | None]]
