@@ -260,6 +260,20 @@ async def test_an_upstream_that_is_down_is_named_at_once_and_used_again_at_once(
     assert up.status_code == 200, "the hold of its resource has ended"
 
 
+async def test_who_misspells_a_model_while_an_upstream_is_down_reads_which_models_there_are(tmp_path: Path) -> None:
+    async with fake_upstream() as gone:
+        pass
+    async with fake_upstream() as upstream:
+        urls = {"gone": gone.base_url, "fake": upstream.base_url}
+        upstreams = {name: UpstreamSettings(base_url=url) for name, url in urls.items()}
+        async with gateway(tmp_path, None, upstreams=upstreams) as server:
+            answer = await server.client.post(CHAT, json=chat("plian"))
+
+    assert form(answer)[0] == 503, "the upstream that is down may have it"
+    assert "the upstream gone" in answer.text
+    assert "there are these models: 307, 400" in answer.text
+
+
 # What callers do wrong.
 
 

@@ -260,16 +260,23 @@ class GatewayService(Attached):
         return None if found is None else Target(found, model, found.config.resource)
 
     def unknown(self, model: str) -> ProtocolError:
+        known = self._known()
+        there = f"there are: {known}" if known else "no upstream has a model now"
+        return ProtocolError(404, f"there is no model {model[:200]!r}; {there}", "model_not_found", "model")
+
+    def _known(self) -> str:
+        """Returns the first models of the last lists, for people."""
         listed = [one["id"] for upstream in self._upstreams.values() for one in upstream.listed]
         known = list(dict.fromkeys([*self.settings.models, *listed]))
-        there = f"there are: {', '.join(known[:MOST_NAMED])}" if known else "no upstream has a model now"
-        more = ", …" if len(known) > MOST_NAMED else ""
-        return ProtocolError(404, f"there is no model {model[:200]!r}; {there}{more}", "model_not_found", "model")
+        return ", ".join(known[:MOST_NAMED]) + (", …" if len(known) > MOST_NAMED else "")
 
     async def _refuse_if_down(self, target: Target) -> None:
         """Raises at once while the upstream accepts no connections, instead of letting the caller wait for a slot."""
         if not await target.upstream.answers():
-            raise target.upstream.unreachable().shown
+            shown = target.upstream.unreachable().shown
+            if target.upstream.is_unlisted and (known := self._known()):
+                shown.message += f"; without it there are these models: {known}"
+            raise shown
         # The upstream answers again before the next probe of its resource.
         now = self.host.clock.now()
         await self.host.work.write_more(lambda tx: self.host.outages.answers_again(tx, target.resource, now))
