@@ -96,8 +96,7 @@ class Rate:
         return Instant(full_at - math.floor((self.burst - 1) * 60_000_000 / self.per_minute))
 
     def after(self, full_at: Instant, taken: int, now: Instant) -> Instant:
-        """Returns when the bucket is full again if so much is taken from it now; rounded up, never in favour. It opens
-        again within a year: more cannot be real, and may not fit into the store."""
+        """Returns when the bucket is full again if so much is taken from it now, rounded up. It opens within a year."""
         full_at = Instant(max(full_at, now) + math.ceil(taken * 60_000_000 / self.per_minute))
         return Instant(min(full_at, now + YEAR + math.ceil(self.burst * 60_000_000 / self.per_minute)))
 

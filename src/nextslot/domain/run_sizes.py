@@ -91,8 +91,7 @@ Fit = Callable[[str, Sequence[Sized]], Curve | None]
 
 
 def _error(past: Sequence[Sized], name: str, fit: Fit) -> float | None:
-    """Returns the mean error of the logarithm for runs that are held back in turn; None if nothing fits. A size of
-    which nothing is known, such as a word that only one run has, counts as if all runs were alike."""
+    """Returns the mean error of the logarithm for held-back runs, None if nothing fits. Unknown sizes count too."""
     errors = []
     for fold in range(FOLDS):
         rest = [run for number, run in enumerate(past) if number % FOLDS != fold]

@@ -30,7 +30,6 @@ MOST_SCHEDULES = 500
 NEVER = Instant(2**62)
 CALLERS = "direct_executions"
 NO_PARAMS: Mapping[str, Json] = {}
-NONE_SIZED: Mapping[str, str] = {}
 
 
 class Working(NamedTuple):
@@ -85,7 +84,7 @@ def take(
     policy: ConcurrencyPolicy,
     nodes: Sequence[Node],
     now: Instant,
-    sized_by: Mapping[str, str] = NONE_SIZED,
+    sized_by: Mapping[str, str],
 ) -> Snapshot:
     """Reads the snapshot of an office. `sized_by` names, by type, the parameter on which durations depend."""
     queue = forecast_reads.queue(tx, office_id, WINDOW + 1)
