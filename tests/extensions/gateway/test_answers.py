@@ -205,6 +205,7 @@ async def test_every_header_of_a_quota_reaches_its_hold(tmp_path: Path, model: s
         [held] = (await server.client.get("/api/status")).json()["held"]
 
     assert (answer.status_code, refused.status_code) == (429, 503)
+    assert f"the quota of 'fake' is used up until {held['quota_until']}" in refused.json()["error"]["message"]
     assert held["resource"] == "fake"
     until = Instant.of(datetime.fromisoformat(held["quota_until"]))
     assert 1200 < (until - now) / 1_000_000 < 1236
