@@ -3,11 +3,12 @@
 Accuracy: simulates workloads on virtual time, with log-normal durations by type, three offices and mixed limits. Each
 type has a number of past runs. The script builds a queue, forecasts its starts, runs it, and prints the median of the
 absolute error of the expected start relative to the wait. In a *steady* mix the sigma of a type's logarithm is 0.2 to
-0.5, in a *wild* one up to 1: there one run in six takes at least three times as long as usual. *With arrivals*, a
-quarter more jobs come after the forecast, which it cannot know. *With schedules*, a schedule of a higher priority makes
-a job every two minutes. In a *sized* mix, durations grow with a parameter of the job, from a tenth to the tenfold of
-what is typical; in a *bimodal* one, some jobs take ten times as long, as a parameter says for one type and nothing does
-for another. `within` is the share of starts that are inside their interval of 80 %.
+0.5, in an *even* one 0.1, and in a *wild* one up to 1: there one run in six takes at least three times as long as
+usual. *With arrivals*, a quarter more jobs come after the forecast, which it cannot know. *With schedules*, a schedule
+of a higher priority makes a job every two minutes; the even mix shows how much of the error is due to the schedule. In
+a *sized* mix, durations grow with a parameter of the job, from a tenth to the tenfold of what is typical; in a
+*bimodal* one, some jobs take ten times as long, as a parameter says for one type and nothing does for another. `within`
+is the share of starts that are inside their interval of 80 %.
 
 Time: measures the processor time of a forecast, and of `why` without one, in an office with 1,000 and with 100,000
 queued jobs on a real file. Forecasts run in a thread of their own, so wall time would say less.
@@ -37,6 +38,7 @@ from nextslot import (
 Mix = dict[str, tuple[float, float]]
 MIXES: dict[str, Mix] = {
     "steady": {"quick": (8.0, 0.2), "usual": (60.0, 0.35), "slow": (400.0, 0.5)},
+    "even": {"quick": (8.0, 0.1), "usual": (60.0, 0.1), "slow": (400.0, 0.1)},
     "wild": {"quick": (8.0, 0.3), "usual": (60.0, 0.5), "slow": (400.0, 0.6), "any": (90.0, 1.0)},
 }
 MIXES["sized"] = {"frames": (40.0, 0.1), "tokens": (90.0, 0.2), "plain": (30.0, 0.2)}
@@ -76,6 +78,7 @@ def quality(workloads: int) -> list[dict[str, Any]]:
         *((mix, past_runs, "") for mix in ("sized", "bimodal") for past_runs in (10, 50)),
         *((mix, 10, "arrivals") for mix in ("steady", "wild")),
         *(("steady", past_runs, "schedules") for past_runs in (10, 50)),
+        *(("even", 10, extra) for extra in ("", "schedules")),
     ]:
         found = [one for seed in range(workloads) for one in simulated(seed, MIXES[mix], past_runs, extra)]
         errors = [error for error, _ in found]
@@ -121,7 +124,7 @@ def timed_scheduler(directory: Path, seed: int, chance: random.Random, mix: Mix)
     scheduler = testing.scheduler(directory, seed=seed, limits=limits, synchronous="NORMAL")
     for name, (typical, sigma) in mix.items():
         scheduler.job_types.add(name, takes(typical, sigma, chance))
-    scheduler.job_types.add("regular", takes(SCHEDULED_SECONDS, 0.2, chance))
+    scheduler.job_types.add("regular", takes(SCHEDULED_SECONDS, min(sigma for _, sigma in mix.values()), chance))
     return scheduler
 
 

@@ -85,7 +85,7 @@ async def keys(configuration: Configuration, *, creates: bool = True) -> AsyncIt
     if not creates:
         _maintenance(configuration).pending()
     async with opened(configuration, online) as access:
-        yield KeyService(access, KeyRing(SystemChance()))
+        yield KeyService(access, KeyRing(SystemChance(), configuration.settings.offices))
 
 
 async def is_guarded(configuration: Configuration) -> bool:

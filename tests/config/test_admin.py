@@ -127,6 +127,31 @@ def test_a_key_can_be_added_before_any_server_runs(tmp_path: Path) -> None:
     testing.run(look())
 
 
+def test_a_key_for_a_declared_office_is_made_before_the_first_start(tmp_path: Path) -> None:
+    (tmp_path / "nextslot.toml").write_text("[offices.builds]\nmax_concurrent_jobs = 3\n")
+
+    async def add() -> None:
+        async with offline_commands.keys(configuration(tmp_path)) as keys:
+            await keys.create("ops", ["admin"])
+            with pytest.raises(Invalid, match="no office 'bilds'"):
+                await keys.create("ci", ["submit"], office_id="bilds")
+            for name in ("ci", "more"):
+                await keys.create(name, ["submit"], office_id="builds")
+
+    asyncio.run(add())
+
+    async def look() -> None:
+        async with composed_server(tmp_path) as scheduler:
+            assert (await scheduler.offices.get("builds")).max_concurrent_jobs == 3
+            assert [(key.name, key.office_id) for key in (await scheduler.keys.page()).items] == [
+                ("more", "builds"),
+                ("ci", "builds"),
+                ("ops", None),
+            ]
+
+    testing.run(look())
+
+
 @pytest.mark.real_time
 async def test_a_key_for_an_office_that_is_not_there_is_refused(tmp_path: Path) -> None:
     async with offline_commands.keys(configuration(tmp_path)) as keys:

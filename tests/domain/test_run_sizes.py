@@ -57,6 +57,20 @@ def test_words_with_durations_of_their_own_are_found() -> None:
     assert model.of({"size": 3.0}) is None
 
 
+def test_words_are_found_although_one_of_them_is_new() -> None:
+    chance = random.Random(2)
+    seconds = {"small": 1.0, "large": 30.0, "new": 5.0}
+    past = [Sized(drawn(chance, seconds[name]), {"model": name}) for name in [*("small", "large") * 10, "new"]]
+
+    model = learn(past)
+
+    assert model is not None
+    told = {name: model.of({"model": name}) for name in seconds}
+    assert {name: round(one.seconds) for name, one in told.items() if one is not None} == pytest.approx(
+        seconds, rel=0.2
+    )
+
+
 def test_parameters_that_say_nothing_are_not_used() -> None:
     chance = random.Random(3)
 

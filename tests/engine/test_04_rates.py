@@ -158,6 +158,22 @@ async def test_tokens_that_a_run_has_counted_itself_are_taken_however_it_ends(tm
         assert await started(scheduler, jobs) == [0, 31.5, 71.5]
 
 
+async def test_a_run_that_reports_an_impossible_number_of_tokens_ends_and_holds_the_rate_for_a_year(
+    tmp_path: Path,
+) -> None:
+    rate = {"type:talk": {RateUnit.TOKENS: Rate(per_minute=60, burst=60)}}
+    async with rated_scheduler(tmp_path, limits=Limits(rates=rate)) as scheduler:
+        first, second = await scheduler.submit_many([NewJob(job_type="talk", params={"tokens": 10**18})] * 2)
+
+        ended = (await scheduler.wait(first.job_id)).job
+        why = await scheduler.why(second)
+
+        assert ended.status == "COMPLETED"
+        assert [reason.code for reason in why.reasons] == ["rate_full"]
+        assert why.expected.expected_start is not None
+        assert 365 < (why.expected.expected_start - NOW) / 86_400_000_000 < 367
+
+
 async def test_starts_and_tokens_have_buckets_of_their_own(tmp_path: Path) -> None:
     limits = Limits(rates={"type:talk": {RateUnit.TOKENS: Rate(60, 10), RateUnit.STARTS: Rate(60, 1)}})
     async with rated_scheduler(tmp_path, limits=limits, concurrency=1) as scheduler:

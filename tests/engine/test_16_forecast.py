@@ -357,6 +357,23 @@ async def test_the_past_is_known_again_after_a_restart(tmp_path: Path) -> None:
             assert why.expected.expected_end == second._clock.now().after(30)
 
 
+async def test_the_past_of_direct_requests_is_known_again_after_a_restart(tmp_path: Path) -> None:
+    scheduler = timed_scheduler(tmp_path)
+    async with scheduler:
+        for _ in range(3):
+            await scheduler.run_direct("middle")
+        await testing.crash(scheduler)
+
+    async with timed_scheduler(tmp_path, seed=1) as second:
+        caller = asyncio.create_task(second.run_direct("middle"))
+        await asyncio.sleep(1)
+
+        start = await second.expected_direct_start("middle", wait_timeout_seconds=0)
+
+        assert start == second._clock.now().after(LENGTHS["middle"] - 1)
+        await caller
+
+
 async def test_a_stray_run_changes_little_and_what_is_usual_changes_with_time(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path) as scheduler:
         await run_each(scheduler, [5] * 20 + [5000])
@@ -688,6 +705,35 @@ async def test_durations_that_depend_on_a_parameter_are_foreseen_also_after_a_re
         began = Instant(min(job.created_at for job in jobs))
         foreseen = [(one - began) / 1_000_000 for one in starts(made, jobs) if one is not None]
         assert foreseen == pytest.approx([0, 80, 90, 390], rel=0.05)
+
+
+async def test_durations_of_direct_requests_depend_on_their_parameters_too(tmp_path: Path) -> None:
+    seconds = {"small": 10.0, "large": 300.0}
+    scheduler = new_scheduler(tmp_path)
+
+    @scheduler.job_type("model")
+    async def model(run: Any, name: str) -> None:
+        await asyncio.sleep(seconds[name])
+
+    async with scheduler:
+        for name in [*seconds] * 6:
+            await scheduler.run_direct("model", {"name": name})
+        names = ("large", "small", "large", "small")
+        callers = [
+            asyncio.create_task(
+                scheduler.run_direct("model", {"name": name}, direct_id=f"d{n}", wait_timeout_seconds=1000)
+            )
+            for n, name in enumerate(names)
+        ]
+        await asyncio.sleep(1)
+
+        made = await scheduler.forecast.queue()
+
+        runs = [(await scheduler.direct(f"d{n}")).run_id for n in range(4)]
+        ended = [await caller for caller in callers]
+        started = [one.started_at for one in ended if one.started_at is not None]
+        assert [made.jobs[run_id].expected_start for run_id in runs] == pytest.approx(started, abs=1000)
+        assert [round((at - started[0]) / 1_000_000) for at in started] == [0, 300, 310, 610]
 
 
 async def test_a_start_has_an_interval_that_is_wider_the_less_is_known(tmp_path: Path) -> None:

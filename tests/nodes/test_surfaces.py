@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from nextslot import Limits, Scheduler
 from nextslot.domain import Job
 from nextslot.executors.run_context import RunContext
 from nextslot.server.app import create_app
+from nextslot.services import forecast
 
 from .test_nodes import database, eventually, node, running
 
@@ -191,6 +193,30 @@ async def test_a_forecast_knows_the_types_of_other_nodes(database: str, tmp_path
         why = await b.forecast.why(waiting.job_id)
 
         assert why.expected.expected_start is not None
+        await a.stop(grace_seconds=0)
+
+
+async def test_a_forecast_learns_how_long_jobs_take_that_only_other_nodes_run(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecast, "FILLED_AGAIN_SECONDS", 0.0)
+    a, b = node(database, "a", tmp_path), node(database, "b", tmp_path)
+
+    @a.job_type("rare")
+    async def rare(run: Any, seconds: float = 0.0) -> None:
+        await asyncio.sleep(seconds)
+
+    async with running(a, b):
+        await b.forecast.queue()
+        await a.wait((await a.submit("rare", {"seconds": 0.1})).job_id)
+        await until_running(b, await a.submit("rare", {"seconds": 60.0}))
+        await a.offices.change("default", max_concurrent_jobs=1)
+        waiting = await a.submit("rare")
+
+        async def is_known() -> bool:
+            return (await b.forecast.why(waiting.job_id)).expected.expected_end is not None
+
+        await eventually(is_known)
         await a.stop(grace_seconds=0)
 
 

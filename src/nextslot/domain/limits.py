@@ -21,6 +21,7 @@ from .bounds import LIMIT
 UNLIMITED = 2**31
 # The capacity of a limit that only a rate bounds. It is one that is set, so offices that share it take turns.
 ONLY_RATED = UNLIMITED - 1
+YEAR = 366 * 24 * 3600 * 1_000_000
 
 SCHEDULER = "scheduler"
 
@@ -98,8 +99,9 @@ class Rate:
         return Instant(full_at - math.floor((self.burst - 1) * 60_000_000 / self.per_minute))
 
     def after(self, full_at: Instant, taken: int, now: Instant) -> Instant:
-        """Returns when the bucket is full again if so much is taken from it now; rounded up, never in favour."""
-        return Instant(max(full_at, now) + math.ceil(taken * 60_000_000 / self.per_minute))
+        """Returns when the bucket is full again if so much is taken from it now, rounded up. It opens within a year."""
+        full_at = Instant(max(full_at, now) + math.ceil(taken * 60_000_000 / self.per_minute))
+        return Instant(min(full_at, now + YEAR + math.ceil(self.burst * 60_000_000 / self.per_minute)))
 
 
 class ConcurrencyPolicy(Protocol):

@@ -78,11 +78,9 @@ def learn(past: Sequence[Sized]) -> SizeModel | None:
         for fit in (_power, _line, _words)
         if (error := _error(past, name, fit)) is not None
     ]
-    if not found or middle is None:
-        return None
-    error, name, fit = min(found, key=lambda one: one[0])
+    error, name, fit = min(found, key=lambda one: one[0], default=(math.inf, "", _same))
     curve = fit(name, past)
-    if curve is None or error > LARGEST_SHARE * middle:
+    if curve is None or middle is None or error > LARGEST_SHARE * middle:
         return None
     ratios = [run.seconds / told for run in past if (told := _predicted(curve, name, run.sizes)) is not None]
     ratio = estimate(ratios)
@@ -93,14 +91,15 @@ Fit = Callable[[str, Sequence[Sized]], Curve | None]
 
 
 def _error(past: Sequence[Sized], name: str, fit: Fit) -> float | None:
-    """Returns the mean error of the logarithm for runs that are held back in turn; None if one cannot be predicted."""
+    """Returns the mean error of the logarithm for held-back runs, None if nothing fits. Unknown sizes count too."""
     errors = []
     for fold in range(FOLDS):
-        curve = fit(name, [run for number, run in enumerate(past) if number % FOLDS != fold])
+        rest = [run for number, run in enumerate(past) if number % FOLDS != fold]
+        curve, usual = fit(name, rest), _same("", rest)("") or SHORTEST
+        if curve is None:
+            return None
         for run in past[fold::FOLDS]:
-            told = None if curve is None else _predicted(curve, name, run.sizes)
-            if told is None:
-                return None
+            told = _predicted(curve, name, run.sizes) or usual
             errors.append(abs(math.log(max(run.seconds, SHORTEST) / told)))
     return fmean(errors)
 
@@ -149,7 +148,7 @@ def _words(name: str, past: Sequence[Sized]) -> Curve | None:
     for run in past:
         if name in run.sizes:
             by_value.setdefault(run.sizes[name], []).append(run.seconds)
-    if not 2 <= len(by_value) <= MOST_WORDS:
+    if not 1 <= len(by_value) <= MOST_WORDS:
         return None
     usual = {value: median(seconds) for value, seconds in by_value.items()}
     return usual.get

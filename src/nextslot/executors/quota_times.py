@@ -32,6 +32,8 @@ _DURATION = re.compile(r"(?:(\d{1,6}(?:\.\d{1,6})?)\s?(ms|d|h|m|s)[a-z]{0,7}[\s,
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _OF_DAY = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s?([ap]\.?m\.?)?", re.IGNORECASE)
 _RESET = re.compile(r"(?:x-|anthropic-)?ratelimit-(?:reset(?P<of>-[\w-]+)?|(?P<kind>[\w-]+)-reset)")
+# A used-up quota in the header of the IETF's drafts: `"name";r=0;t=13`, before that `limit=9, remaining=0, reset=13`.
+_USED_UP = re.compile(r"(?:;\s*r|remaining)\s*=\s*0\s*[;,]\s*(?:t|reset)\s*=\s*(\d{1,9})(?!\d)")
 
 
 class UsedUp(NamedTuple):
@@ -61,6 +63,7 @@ def seconds_of_headers(headers: Mapping[str, str], now: Instant) -> float | None
         if _RESET.fullmatch(name) and not _remains(known, name)
         if (seconds := seconds_of(value, now)) is not None
     ]
+    resets += map(float, _USED_UP.findall(known.get("ratelimit", "")[:1000]))
     return max(resets, default=None)
 
 

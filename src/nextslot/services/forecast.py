@@ -29,6 +29,8 @@ from .unit_of_work import UnitOfWork
 REUSED = 10
 LONGEST_USE_SECONDS = 5.0
 LONGEST_UNCHANGED_SECONDS = 60.0
+# How often a node of several reads the durations of past runs again.
+FILLED_AGAIN_SECONDS = 600.0
 
 # How many forecasts of dry runs are made at the same time. More callers do not keep more threads busy.
 MOST_TRIALS = 2
@@ -89,6 +91,7 @@ class ForecastService:
         self._threads = threads
         self._note = note
         self._kept: dict[str, _Kept] = {}
+        self._filled_at = access.clock.now()
         self._making: dict[str, asyncio.Future[_Kept]] = {}
         self._trials: set[asyncio.Future[Any]] = set()
         # The dry runs of each office that has a key; those of all other callers share one.
@@ -272,7 +275,11 @@ class ForecastService:
         return take(tx, office_id, self._rules().policy, nodes, self._access.clock.now(), sized_by)
 
     async def _fill(self) -> None:
+        now = self._access.clock.now()
+        if self._access.store.is_shared and now >= self._filled_at.after(FILLED_AGAIN_SECONDS):
+            self._durations.is_filled = False  # Other nodes have run jobs since then.
         if not self._durations.is_filled:
+            self._filled_at = now
             self._durations.fill(await self._access.read(lambda tx: forecast_reads.durations(tx, RUNS_READ)))
 
     def _fraction(self, run_id: str) -> float | None:
@@ -283,13 +290,9 @@ class ForecastService:
         """Returns when a job is expected to run, and when that forecast was made."""
         job = explained.job
         if job.has_ended:
-            is_known = job.started_at is not None
-            ended = Expected(
-                expected_start=job.started_at,
-                expected_end=job.finished_at if is_known else None,
-                confidence=Confidence.HIGH if is_known else Confidence.NONE,
-            )
-            return ended, None
+            start, end = job.started_at, job.finished_at
+            known = Expected(expected_start=start, expected_end=end, confidence=Confidence.HIGH)
+            return Expected() if start is None else known, None
         if explained.is_blocked:
             return Expected(), None
         made = await (self.queue(job.office_id) if seconds is None else self.queue_within(job.office_id, seconds))

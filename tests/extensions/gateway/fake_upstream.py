@@ -207,6 +207,22 @@ async def _odd(asked: Asked) -> None:
     await asked.chunk(None, "stop")
 
 
+async def _half_pairs(asked: Asked) -> None:
+    """Splits an emoji between two chunks, as servers do whose texts are UTF-16, and sends NaN."""
+    await asked.opened()
+    for half in ("\ud83e", "\udd89"):
+        await asked.chunk(half, usage=None, logprobs=float("nan"))
+    await asked.chunk(None, "stop")
+    await asked.send(b"data: [DONE]\n\n")
+
+
+async def _impossible_usage(asked: Asked) -> None:
+    """Reports numbers of tokens that no request can have."""
+    usage = {"prompt_tokens": -3, "completion_tokens": True, "total_tokens": 10**18}
+    choices = [{"index": 0, "message": {"role": "assistant", "content": OWL}, "finish_reason": "stop"}]
+    await asked.whole(200, {"id": "c-1", "object": "chat.completion", "choices": choices, "usage": usage})
+
+
 async def _no_json(asked: Asked) -> None:
     if asked.body.get("stream"):
         await asked.opened()
@@ -245,6 +261,8 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "broken-body": _broken_body,
     "silent-end": _silent_end,
     "odd": _odd,
+    "half-pairs": _half_pairs,
+    "impossible-usage": _impossible_usage,
     "no-json": _no_json,
     "no-stream": _no_stream,
     "error-in-the-stream": _error_in_the_stream,
@@ -260,7 +278,9 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "anthropic-ratelimit-tokens-reset: 9999",
         "anthropic-ratelimit-tokens-remaining: 17",
     ),
+    "429-ietf-fields": _refuses(429, {"error": {"message": "slow down"}}, 'RateLimit: "day";r=0;t=1235'),
     "429-ietf": _refuses(429, {"error": {"message": "slow down"}}, "ratelimit-reset: 1235"),
+    "307": _refuses(307, b"", "Location: https://models.example/v1/chat/completions"),
     "500": _refuses(500, b"Internal Server Error"),
     "400": _refuses(400, {"error": {"message": "too long", "type": "invalid_request_error", "param": "messages"}}),
     "401": _refuses(401, {"error": {"message": "Incorrect API key provided: sekret-1"}}),

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -47,6 +48,28 @@ async def test_an_event_without_an_end_is_refused() -> None:
         await read(b"data: " + b"x" * 20_000, [])
     with pytest.raises(TooLong):
         await read(b"data: x\n" * 5_000, [])
+
+
+async def test_a_large_event_is_searched_once_however_many_pieces_it_has() -> None:
+    event = b"data: " + b"x" * 4_000_000
+    took = {}
+
+    for size in (1_000, 100_000):
+        began = time.process_time()
+        pieces = in_pieces(event + b"\n\n", list(range(0, len(event), size)))
+        found = [lines async for lines in events(pieces, 5_000_000)]
+        took[size] = time.process_time() - began
+        assert found == [[event]]
+
+    # Searched again with each piece, 4,000 pieces took 100 times as long as 40, some ten seconds.
+    assert took[1_000] < 20 * took[100_000] + 1
+
+
+async def test_a_byte_order_mark_at_the_beginning_is_ignored() -> None:
+    assert await read(b"\xef\xbb\xbfdata: 1\n\n\xef\xbb\xbfdata: 2\n\n", [1, 2]) == [
+        [b"data: 1"],
+        [b"\xef\xbb\xbfdata: 2"],
+    ]
 
 
 def test_data_is_joined_by_line_and_comments_have_none() -> None:

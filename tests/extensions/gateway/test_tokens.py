@@ -92,6 +92,16 @@ async def test_a_stream_that_ends_early_counts_what_it_has_used_so_far(tmp_path:
     assert tokens == 101
 
 
+async def test_impossible_numbers_of_tokens_count_nothing_and_the_slot_is_free_again(tmp_path: Path) -> None:
+    async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url, rates=SLOW) as server:
+        answers = [await server.client.post(CHAT, json=chat("impossible-usage")) for _ in range(2)]
+        tokens, stored = await counted(server), await directs(server)
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert [one.status for one in stored] == ["COMPLETED", "COMPLETED"]
+    assert tokens == 0
+
+
 async def test_a_hang_up_before_the_answer_counts_the_request_and_a_refusal_counts_nothing(tmp_path: Path) -> None:
     async with fake_upstream() as upstream, gateway(tmp_path, upstream.base_url, rates=SLOW) as server:
         for model in ("400", "500", "no-stream"):

@@ -164,8 +164,7 @@ async def _first(lines: AsyncIterator[str], count: int) -> AsyncIterator[str]:
 
 def learn_seconds(server: Server, seconds: float) -> None:
     """Lets forecasts expect requests to take so long."""
-    for _ in range(5):
-        server.scheduler._runtime.durations.note("model_request", seconds, {})
+    server.scheduler._runtime.durations.fill([("model_request", seconds, {})] * 5)
 
 
 def seconds_until(server: Server, expected_start: str) -> float:

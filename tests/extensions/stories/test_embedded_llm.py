@@ -117,6 +117,33 @@ async def test_it_refuses_what_it_cannot_answer_and_says_why() -> None:
             assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_it_refuses_what_its_library_refuses_in_openais_form(is_stream: bool) -> None:
+    hello = [{"role": "user", "content": "Hello"}]
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    wrong: list[tuple[str, str, dict[str, Any]]] = [
+        ("image", "chat/completions", {"messages": [{"role": "user", "content": [image]}]}),
+        ("yaml", "chat/completions", {"messages": hello, "response_format": {"type": "yaml"}}),
+        ("tool", "chat/completions", {"messages": hello, "tools": [{"type": "function"}]}),
+        ("64-bit", "chat/completions", {"messages": hello, "seed": 2**70}),
+        ("role", "chat/completions", {"messages": [{"content": "Hello"}]}),
+        ("one prompt", "completions", {"prompt": ["a", "b"]}),
+    ]
+    async with asyncio.timeout(60), served() as (client, _):
+        answers = [
+            (word, await client.post(f"/v1/{path}", json={"model": "smollm2", "stream": is_stream, **body}))
+            for word, path, body in wrong
+        ]
+        after = await client.post(
+            "/v1/completions", json={"model": "smollm2", "prompt": ["a"], "max_tokens": 2, "stream": is_stream}
+        )
+
+    assert [(answer.status_code, word in answer.json()["error"]["message"]) for word, answer in answers] == (
+        [(400, True)] * len(wrong)
+    ), [answer.text for _, answer in answers]
+    assert after.status_code == 200
+
+
 async def test_spec_7_2_a_job_can_be_cancelled_in_the_middle(tmp_path: Path) -> None:
     async with asyncio.timeout(60):
         models, process = embedded_models()

@@ -11,14 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nextslot.domain import (
-    Direct,
-    Expected,
-    FailureKind,
-    Json,
-    Outcome,
-    Schedule,
-)
+from nextslot.domain import Direct, Expected, FailureKind, Json, Outcome, Schedule
 from nextslot.domain.limits import ConcurrencyPolicy
 from nextslot.domain.run_estimates import Certainty, Estimate, weakest
 from nextslot.domain.run_sizes import SizeModel, sizes_of

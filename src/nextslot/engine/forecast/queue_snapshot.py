@@ -9,12 +9,7 @@ from typing import Any, NamedTuple
 
 from nextslot.domain import GroupMode, Json, Node
 from nextslot.domain.jobs import order_priority
-from nextslot.domain.limits import (
-    UNLIMITED,
-    ConcurrencyPolicy,
-    is_local,
-    resource_key,
-)
+from nextslot.domain.limits import UNLIMITED, ConcurrencyPolicy, is_local, resource_key
 from nextslot.domain.run_estimates import linked
 from nextslot.engine.effects import WorkKind
 from nextslot.store.contract import Tx
@@ -35,7 +30,6 @@ MOST_SCHEDULES = 500
 NEVER = Instant(2**62)
 CALLERS = "direct_executions"
 NO_PARAMS: Mapping[str, Json] = {}
-NONE_SIZED: Mapping[str, str] = {}
 
 
 class Working(NamedTuple):
@@ -90,7 +84,7 @@ def take(
     policy: ConcurrencyPolicy,
     nodes: Sequence[Node],
     now: Instant,
-    sized_by: Mapping[str, str] = NONE_SIZED,
+    sized_by: Mapping[str, str],
 ) -> Snapshot:
     """Reads the snapshot of an office. `sized_by` names, by type, the parameter on which durations depend."""
     queue = forecast_reads.queue(tx, office_id, WINDOW + 1)
@@ -109,7 +103,7 @@ def take(
     runs = forecast_reads.runs(tx, running.column("job_id"))
     offices = {office_id, *jobs.column("office_id"), *callers.column("office_id"), *schedules.column("office_id")}
     settings = forecast_reads.offices(tx, offices)
-    sizes = _sizes(tx, jobs, sized_by)
+    sizes = _sizes(tx, {**_types(jobs), **_types(callers)}, sized_by)
     lanes = forecast_reads.lanes(tx, {*jobs.column("lane_id"), *callers.column("lane_id")})
     copies = [
         settings,
@@ -124,7 +118,7 @@ def take(
         _with_params(jobs, sizes),
         runs,
         forecast_reads.edges(tx, jobs.column("job_id")),
-        callers,
+        _with_params(callers, sizes),
         forecast_reads.reservations(tx).mapped("expires_at", lambda at: NEVER),
         schedules,
         # A forecast sends nothing, so the copy needs no address.
@@ -134,7 +128,7 @@ def take(
         office_id=office_id,
         now=now,
         copies=copies,
-        working=[*_running(running, runs, sizes), *_direct(callers)],
+        working=[*_running(running, runs, sizes), *_direct(callers, sizes)],
         queue=queue.column("job_id"),
         is_whole=is_whole,
         waiting=_waiting(callers, office_id),
@@ -157,11 +151,7 @@ def _outages(held: Rows) -> Rows:
 
 def _can_be_full(limits: Rows, policy: ConcurrencyPolicy, nodes: Sequence[Node]) -> set[str]:
     """Returns the shared limits that can become full, through which jobs of one office can delay jobs of another."""
-    limited = {
-        key
-        for key, capacity, _ in limits.rows
-        if not is_local(key) and policy.room(key, capacity, 0) < UNLIMITED
-    }  # fmt: skip
+    limited = {key for key, held, _ in limits.rows if not is_local(key) and policy.room(key, held, 0) < UNLIMITED}
     return limited | {resource_key(resource) for node in nodes for resource in node.resources}
 
 
@@ -229,21 +219,25 @@ def _ready(jobs: Rows) -> dict[int, tuple[int, Bound]]:
     return ready
 
 
-def _sizes(tx: Tx, jobs: Rows, sized_by: Mapping[str, str]) -> dict[str, Mapping[str, Json]]:
-    """Returns, for each job whose duration depends on a parameter, this parameter alone."""
+def _types(rows: Rows) -> dict[str, str]:
+    """Returns the job type of each job or caller, by job id or run id."""
+    return dict(zip((row[0] for row in rows.rows), rows.column("job_type"), strict=True))
+
+
+def _sizes(tx: Tx, types: Mapping[str, str], sized_by: Mapping[str, str]) -> dict[str, Mapping[str, Json]]:
+    """Returns, for each job or caller whose duration depends on a parameter, this parameter alone."""
     if not sized_by:
         return {}
-    types = dict(zip(jobs.column("job_id"), jobs.column("job_type"), strict=True))
-    found = forecast_reads.params(tx, [job_id for job_id, job_type in types.items() if job_type in sized_by])
-    names = {job_id: sized_by[types[job_id]] for job_id in found}
-    return {job_id: {name: found[job_id][name]} for job_id, name in names.items() if name in found[job_id]}
+    found = forecast_reads.params(tx, [one for one, job_type in types.items() if job_type in sized_by])
+    names = {one: sized_by[types[one]] for one in found}
+    return {one: {name: found[one][name]} for one, name in names.items() if name in found[one]}
 
 
-def _with_params(jobs: Rows, sizes: Mapping[str, Mapping[str, Json]]) -> Rows:
+def _with_params(works: Rows, sizes: Mapping[str, Mapping[str, Json]]) -> Rows:
     if not sizes:
-        return jobs
-    rows = [(*row, column_codec.dumps(sizes.get(row[0], NO_PARAMS))) for row in jobs.rows]
-    return Rows(jobs.table, (*jobs.columns, "params"), rows)
+        return works
+    rows = [(*row, column_codec.dumps(sizes.get(row[0], NO_PARAMS))) for row in works.rows]
+    return Rows(works.table, (*works.columns, "params"), rows)
 
 
 def _running(running: Rows, runs: Rows, sizes: Mapping[str, Mapping[str, Json]]) -> list[Working]:
@@ -279,7 +273,7 @@ def _waiting(callers: Rows, office_id: str) -> list[str]:
     return [one for one, office, status in zip(*columns, strict=True) if office == office_id and status == "WAITING"]
 
 
-def _direct(callers: Rows) -> list[Working]:
+def _direct(callers: Rows, sizes: Mapping[str, Mapping[str, Json]]) -> list[Working]:
     wanted = ("run_id", "job_type", "office_id", "started_at", "timeout_at", "lane_id", "worker_id", "status")
     return [
         Working(
@@ -294,6 +288,7 @@ def _direct(callers: Rows) -> list[Working]:
             worker_id=worker_id,
             is_stopping=False,
             began_at=Instant(started_at),
+            params=sizes.get(run_id, NO_PARAMS),
         )
         for run_id, job_type, office_id, started_at, timeout_at, lane_id, worker_id, status in zip(
             *(callers.column(name) for name in wanted), strict=True

@@ -1,6 +1,7 @@
 """Durations: a cache of how long the last completed runs of each type took. `services/forecast.py` reads it.
 
-The first forecast fills the cache from the store; from then on, `execution/runner.py` adds each completed run.
+The first forecast fills the cache from the store, and one of several nodes fills it again from time to time, because
+`execution/runner.py` adds the completed runs of its own node only.
 """
 
 from collections import deque
@@ -35,14 +36,15 @@ class Durations:
             self._models.pop(job_type, None)
 
     def fill(self, newest_first: Iterable[tuple[str, float, Mapping[str, Json]]]) -> None:
-        """Adds stored durations on the first call only: two forecasts at the same time may both have read them."""
+        """Replaces all durations by the stored ones, once: two forecasts at the same time may both have read them."""
         if self.is_filled:
             return
+        past: dict[str, deque[Sized]] = {}
         for job_type, seconds, params in newest_first:
-            kept = self._past.setdefault(job_type, deque(maxlen=KEPT))
+            kept = past.setdefault(job_type, deque(maxlen=KEPT))
             if len(kept) < KEPT:
                 kept.appendleft(Sized(seconds, sizes_of(params)))
-        self.is_filled = True
+        self._past, self._estimates, self._models, self.is_filled = past, {}, {}, True
 
     def estimates(self) -> dict[str, Estimate]:
         for job_type, kept in self._past.items():

@@ -1,9 +1,9 @@
 """KeyRing: creates and deletes API keys. The text of a key is shown once, and only its digest is stored."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
-from nextslot.domain import Key, NewKey, Scope, addresses, request_checks
+from nextslot.domain import Key, NewKey, Office, Scope, addresses, request_checks
 from nextslot.engine.effects import KeysEnded, KeysMade
 from nextslot.errors import Conflict, Invalid, NotFound, Problem
 from nextslot.store.contract import Tx
@@ -16,8 +16,10 @@ LONGEST_OVERLAP_SECONDS = 30 * 86_400.0
 
 
 class KeyRing:
-    def __init__(self, chance: Chance) -> None:
+    def __init__(self, chance: Chance, declared: Collection[str] = ()) -> None:
         self._chance = chance
+        # The offices of the configuration: before the first start, the first key of one creates it.
+        self._declared = declared
         # Whether any key exists, so that every request needs one; None if unknown.
         self.is_guarded: bool | None = None
         # Called when a key or one of its texts has become invalid, so that streams that use it end.
@@ -100,7 +102,9 @@ class KeyRing:
                 )
             )
         elif office_id is not None:
-            if offices.get(tx, office_id) is None:
+            if offices.get(tx, office_id) is None and office_id in self._declared:
+                offices.insert(tx, Office(office_id=office_id, name=office_id, created_at=now))
+            elif offices.get(tx, office_id) is None:
                 problems.append(Problem("office_id", f"there is no office {office_id!r}; create it, or give another"))
             if Scope.ADMIN in scopes:
                 problems.append(

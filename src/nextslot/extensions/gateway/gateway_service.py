@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from nextslot.domain import Json, Outcome
 from nextslot.errors import Problem
 from nextslot.executors.run_context import MAX_RESULT_BYTES, Fail, QuotaExceeded, RunContext
@@ -22,7 +20,16 @@ from nextslot.extension_api.host import Host
 from nextslot.system.instant import Instant
 
 from .error_form import in_the_protocols_form
-from .protocol import CHAT, ENDPOINTS, Body, ProtocolError, checked, estimated_tokens, has_usage_in_stream
+from .protocol import (
+    CHAT,
+    ENDPOINTS,
+    Body,
+    ProtocolError,
+    checked,
+    estimated_tokens,
+    has_usage_in_stream,
+    read_json,
+)
 from .settings import GatewaySettings, ModelSettings, UpstreamSettings
 from .upstreams import (
     LIST_AGAIN_SECONDS,
@@ -46,6 +53,9 @@ MOST_NAMED = 10
 # How long callers who are refused share the expected start of a further request for the same model.
 NEXT_START_SECONDS = 5.0
 ANSWER_FILE = "answer.json"
+# How many models and statuses the metrics tell apart: a pattern for models lets callers make up any number of names.
+MOST_COUNTED = 1000
+OTHER_MODELS = "(others)"
 
 _PARAMS = {
     "type": "object",
@@ -205,6 +215,13 @@ class GatewayService(Attached):
         }
         return [*named.values(), *(one for name, one in found.items() if name not in named)]
 
+    async def model(self, name: str) -> Mapping[str, Any] | None:
+        """Returns a model in the form of the protocol, also by a name that no list has, such as `openai/gpt-5`."""
+        listed = next((one for one in await self.models() if one["id"] == name), None)
+        if listed is None and (target := self._target(name)) is not None:
+            return {"id": name, "object": "model", "created": 0, "owned_by": target.upstream.config.name}
+        return listed
+
     async def call(self, call_id: str, endpoint: str, body: object) -> Call:
         """Makes a call from a request. Raises ProtocolError for a wrong request, or if its upstream is down."""
         asked = checked(endpoint, body)
@@ -243,16 +260,23 @@ class GatewayService(Attached):
         return None if found is None else Target(found, model, found.config.resource)
 
     def unknown(self, model: str) -> ProtocolError:
+        known = self._known()
+        there = f"there are: {known}" if known else "no upstream has a model now"
+        return ProtocolError(404, f"there is no model {model[:200]!r}; {there}", "model_not_found", "model")
+
+    def _known(self) -> str:
+        """Returns the first models of the last lists, for people."""
         listed = [one["id"] for upstream in self._upstreams.values() for one in upstream.listed]
         known = list(dict.fromkeys([*self.settings.models, *listed]))
-        there = f"there are: {', '.join(known[:MOST_NAMED])}" if known else "no upstream has a model now"
-        more = ", …" if len(known) > MOST_NAMED else ""
-        return ProtocolError(404, f"there is no model {model[:200]!r}; {there}{more}", "model_not_found", "model")
+        return ", ".join(known[:MOST_NAMED]) + (", …" if len(known) > MOST_NAMED else "")
 
     async def _refuse_if_down(self, target: Target) -> None:
         """Raises at once while the upstream accepts no connections, instead of letting the caller wait for a slot."""
         if not await target.upstream.answers():
-            raise target.upstream.unreachable().shown
+            shown = target.upstream.unreachable().shown
+            if target.upstream.is_unlisted and (known := self._known()):
+                shown.message += f"; without it there are these models: {known}"
+            raise shown
         # The upstream answers again before the next probe of its resource.
         now = self.host.clock.now()
         await self.host.work.write_more(lambda tx: self.host.outages.answers_again(tx, target.resource, now))
@@ -286,7 +310,10 @@ class GatewayService(Attached):
             del self._calls[call.call_id]
 
     def note_answer(self, call: Call, status: int) -> None:
-        self._answered[call.model, str(status)] += 1
+        key = (call.model, str(status))
+        if len(self._answered) >= MOST_COUNTED and key not in self._answered:
+            key = (OTHER_MODELS, str(status))
+        self._answered[key] += 1
 
     async def start_of_next(
         self, office_id: str, call: Call, forecast: Callable[[], Coroutine[Any, Any, Instant | None]]
@@ -349,7 +376,7 @@ class GatewayService(Attached):
         except UpstreamError as error:
             return _failed(error, call)
         if len(answer.body) < MAX_RESULT_BYTES // 2:
-            return orjson.loads(answer.body)
+            return read_json(answer.body)
         await asyncio.to_thread((run.artifacts / ANSWER_FILE).write_bytes, answer.body)
         return {"model": call.model, "usage": answer.usage, "file": ANSWER_FILE}
 

@@ -1,5 +1,6 @@
 """OpenAI's protocol: the form of its errors, and the required fields of requests. Upstreams check all other fields."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -85,6 +86,27 @@ def checked(endpoint: str, body: object) -> Body:
         if body.get(name) is not None and not is_right(body[name]):
             raise _wrong(name, body[name], words)
     return body
+
+
+def read_json(data: bytes) -> Any:
+    """Reads what an upstream sends. Accepts what its clients would accept though it is not strict JSON: half of a
+    surrogate pair, as if an emoji is split between two chunks, and NaN. Raises ValueError for anything else.
+    """
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        try:
+            return json.loads(data.decode())
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
+
+
+def write_json(value: object) -> bytes:
+    """Writes what `read_json` has read."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value).encode()
 
 
 def has_usage_in_stream(body: Body) -> bool:

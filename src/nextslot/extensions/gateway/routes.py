@@ -71,7 +71,7 @@ async def list_models(request: Request) -> Response:
 async def get_model(model: str, request: Request) -> Response:
     """Shows one model."""
     service = extension_of(request, GatewayService)
-    found = next((one for one in await service.models() if one["id"] == model), None)
+    found = await service.model(model)
     return _refused(service.unknown(model)) if found is None else answer(found)
 
 
@@ -317,8 +317,23 @@ class Relay(Response):
         now = self._service.host.clock.now()
         if isinstance(error, SlotBusy) and (self._expected_start is None or self._expected_start <= now):
             self._expected_start = await self._service.start_of_next(self._office_id, self._call, self._next_start)
+        hold = await self._hold() if isinstance(error, SlotBusy) else ""
         if not self._is_answered:
-            await self._fail(self._shown(error), send)
+            await self._fail(self._shown(error, hold), send)
+
+    async def _hold(self) -> str:
+        """Returns why nothing that needs the resource of the model starts now; empty if it is not held."""
+        resource = self._call.target.resource
+        try:
+            held = (await self._scheduler.lists.status()).held
+        except NextslotError:
+            return ""  # The store does not answer.
+        found = next((one for one in held if one.resource == resource), None)
+        if found is None:
+            return ""
+        if found.quota_until is not None:
+            return f"; the quota of {resource!r} is used up until {found.quota_until}"
+        return f"; {resource!r} has not answered since {found.since}"
 
     async def _next_start(self) -> Instant | None:
         options = {**self._options, "direct_id": None}
@@ -336,12 +351,12 @@ class Relay(Response):
         why = ended.error or ended.reason or f"it was {ended.status.lower()}"
         return ProtocolError(503, f"the request ended without an answer: {why}", "interrupted", headers=LATER)
 
-    def _shown(self, error: NextslotError) -> ProtocolError:
+    def _shown(self, error: NextslotError, hold: str) -> ProtocolError:
         status, content = of_problem(problem_of(error))
         shown = orjson.loads(content)["error"]
         headers: Mapping[str, str] = LATER if status in (429, 503) else {}
         more: dict[str, Any] = {}
-        message = shown["message"]
+        message = shown["message"] + hold
         if isinstance(error, SlotBusy):
             more = {"ahead": self._ahead, "expected_start": None}
             if self._expected_start is not None:

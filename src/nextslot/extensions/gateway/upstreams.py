@@ -19,13 +19,15 @@ import orjson
 from nextslot.domain import FailureKind
 
 from .event_stream import TooLong, data_of, events
-from .protocol import DONE, ProtocolError
+from .protocol import DONE, ProtocolError, read_json, write_json
 
 MIB = 1024 * 1024
 MOST_OF_A_CHUNK = 16 * MIB
 MOST_OF_AN_ANSWER = 64 * MIB
 MOST_OF_AN_ERROR = 64 * 1024
 MOST_SHOWN = 300
+# A larger number of tokens is a mistake of the upstream.
+MOST_TOKENS = 1_000_000_000
 # How long a list of models is used, and how soon an unknown name makes the gateway read the list again.
 LIST_SECONDS = 30.0
 LIST_AGAIN_SECONDS = 2.0
@@ -34,7 +36,7 @@ END_SECONDS = 0.2
 # An idle connection is closed before most servers close it, so that no request meets a connection that is closing.
 IDLE_SECONDS = 3.0
 # The headers of an answer, by their beginnings, that its client gets, and that say when a used-up quota is renewed.
-PASSED_ON = ("retry-after", "x-ratelimit-", "ratelimit-", "anthropic-ratelimit-")
+PASSED_ON = ("retry-after", "x-ratelimit-", "ratelimit", "anthropic-ratelimit-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ class Upstream:
 
     async def _begin(self, url: str, body: Mapping[str, Any]) -> httpx2.Response:
         seconds, unavailable = self.config.timeouts.first_byte_seconds, FailureKind.UNAVAILABLE
-        request = self._http().build_request("POST", url, content=orjson.dumps(body), headers=self._headers())
+        request = self._http().build_request("POST", url, content=write_json(body), headers=self._headers())
         try:
             async with asyncio.timeout(seconds):
                 response = await self._http().send(request, stream=True)
@@ -253,7 +255,7 @@ class Upstream:
     async def _whole(self, response: httpx2.Response) -> Answer:
         body = await self._read(response, MOST_OF_AN_ANSWER)
         try:
-            answer = orjson.loads(body)
+            answer = read_json(body)
         except ValueError as error:
             raise self._broken(f"answered something that is not JSON: {self._excerpt(body)}") from error
         if not isinstance(answer, dict):
@@ -300,7 +302,7 @@ class Upstream:
 
     def _chunk(self, data: bytes) -> dict[str, Any]:
         try:
-            chunk = orjson.loads(data)
+            chunk = read_json(data)
         except ValueError as error:
             raise self._broken(f"sent a chunk that is not JSON: {self._excerpt(data)}") from error
         if not isinstance(chunk, dict):
@@ -341,6 +343,9 @@ class Upstream:
             named = self.config.token_env or "token_env, which is not set"
             said = f"refused the gateway's key ({status}): {why}; correct the key in {named}"
             return self._broken(said, FailureKind.PERMISSION)
+        if (elsewhere := response.headers.get("location")) and 300 <= status < 400:
+            to = self._excerpt(elsewhere.encode())
+            return self._broken(f"redirects to {to}; give that address as its base_url", FailureKind.INVALID)
         if not 400 <= status < 600:
             return self._broken(f"answered {status}: {why}")
         shown = ProtocolError(
@@ -434,11 +439,15 @@ def _text(error: Any, name: str) -> str | None:
 
 
 def _usage(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Returns the token counts of an answer, without other fields that an upstream may add."""
+    """Returns the token counts of an answer, without other fields and impossible numbers that an upstream may send."""
     usage = answer.get("usage")
     if not isinstance(usage, dict):
         return None
-    return {name: count for name, count in usage.items() if isinstance(count, int) and len(name) <= 100}
+    return {name: count for name, count in usage.items() if _is_count(count) and len(name) <= 100}
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
 
 
 def _event(lines: list[bytes]) -> bytes:
@@ -454,9 +463,7 @@ def _without_usage(lines: list[bytes], chunk: Mapping[str, Any]) -> bytes:
     if chunk["usage"] is not None:
         return b""
     others = [line for line in lines if not line.startswith(b"data:")]
-    return _event(
-        [*others, b"data: " + orjson.dumps({name: value for name, value in chunk.items() if name != "usage"})]
-    )
+    return _event([*others, b"data: " + write_json({name: value for name, value in chunk.items() if name != "usage"})])
 
 
 def _has_text(chunk: Mapping[str, Any]) -> bool:

@@ -125,7 +125,10 @@ class Model:
             return False
 
         handle = self._server.handle_chat_completions if is_chat else self._server.handle_completions
-        handle({**wanted, "stream": True}, check_and_take)
+        try:
+            handle({**wanted, "stream": True}, check_and_take)
+        except Exception as error:  # The library refuses requests, such as one with an image, by errors of many types.
+            raise Refused(400, f"the embedded model cannot answer this request: {str(error)[:300]}") from error
         if failed:
             raise failed[0]
 
@@ -176,6 +179,10 @@ class Handler(BaseHTTPRequestHandler):
         most = tokens if _is_number(tokens) and 0 < tokens < MOST_TOKENS else MOST_TOKENS
         left_out = ("model", "stream", "max_completion_tokens")
         wanted = {**{name: value for name, value in body.items() if name not in left_out}, "max_tokens": most}
+        if isinstance(wanted.get("prompt"), list) and not all(_is_number(one) for one in wanted["prompt"]):
+            if len(wanted["prompt"]) != 1:
+                raise Refused(400, "the embedded model completes one prompt: send a request for each")
+            [wanted["prompt"]] = wanted["prompt"]
         if body.get("stream") is True:
             events = _EventStream(self, model)
             try:
@@ -243,6 +250,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:  # Else a client sends its next request on the connection, and gets no answer.
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 

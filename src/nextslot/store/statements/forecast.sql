@@ -81,14 +81,23 @@ select {reservations.columns} from reservations
 where status = 'ACTIVE';
 
 -- durations: the durations of the newest completed runs, by type, newest first, without the queues of engines
-select jobs.job_type, newest.finished_at - newest.started_at, case when length(jobs.params) <= 2000 then jobs.params end from (
-    select run_id, job_id, status, coalesce(began_at, started_at) as started_at, finished_at from runs
-    order by run_id desc limit :limit
-) newest join jobs on jobs.job_id = newest.job_id
-where newest.status = 'COMPLETED' order by newest.run_id desc;
+select job_type, micros, case when length(params) <= 2000 then params end from (
+    select jobs.job_type, newest.finished_at - newest.began_at as micros, jobs.params, newest.finished_at from (
+        select job_id, status, coalesce(began_at, started_at) as began_at, finished_at from runs
+        order by run_id desc limit :limit
+    ) newest join jobs on jobs.job_id = newest.job_id
+    where newest.status = 'COMPLETED'
+    union all
+    select job_type, finished_at - started_at, params, finished_at from (
+        select job_type, status, started_at, finished_at, params from direct_executions order by arrival desc limit :limit
+    ) newest where status = 'COMPLETED'
+) found order by finished_at desc;
 
--- params: the parameters of some jobs, except long ones
-select job_id, params from jobs where job_id in (select key from json_each(:job_ids)) and length(params) <= 2000;
+-- params: the parameters of some jobs and direct requests, by job id and by run id, except long ones
+select job_id, params from jobs where job_id in (select key from json_each(:job_ids)) and length(params) <= 2000
+union all
+select run_id, params from direct_executions
+where run_id in (select key from json_each(:job_ids)) and length(params) <= 2000;
 
 -- ahead: the number of queued jobs before a place in an office's queue, counted up to a limit
 select count(*) from (
