@@ -58,6 +58,7 @@ NOT_FOR_HANDLERS = {
     "listen",
     "now",
     "last_active",
+    "told",
     "told_files",
     "keep",
     "keep_by",

@@ -1,6 +1,8 @@
 """What an attempt leaves for the next one: stored with its chain, bounded, and only by a run that has not ended."""
 
 import asyncio
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,62 @@ async def test_a_value_that_cannot_be_stored_is_refused_with_a_sentence_and_the_
         assert "not JSON" in said[1]
         assert "finite" in said[2]
         assert (await scheduler.lists.job(job.job_id)).checkpoint.value == "small"  # type: ignore[union-attr]
+
+
+# Sends lines to the channel, records the answers, and ends in the middle of a line.
+LINES = {
+    "a checkpoint": b'{"n": 1}\n',
+    "invalid UTF-8": b'{"n": "\xff"}\n',
+    "half a surrogate pair": b'{"n": "\\ud800"}\n',
+    "half an object": b'{"n": \n',
+    "no number": b"NaN\n",
+    "an infinite number": b"1e999\n",
+    "deep": b"[" * 100 + b"]" * 100 + b"\n",
+    "too long": b'"' + b"x" * 64 * 1024 + b'"\n',
+    "much too long": b'"' + b"x" * 300_000 + b'"\n',
+    "the longest": b'"' + b"x" * (64 * 1024 - 2) + b'"\n',
+    "another": b'{"n": 2}\n',
+}
+CHANNEL = f"""
+import json, os, socket, sys
+channel = socket.socket(fileno=int(os.environ["NEXTSLOT_CHECKPOINT_FD"]))
+last = os.environ.get("NEXTSLOT_CHECKPOINT")
+if last is not None:
+    print("began with", open(last).read())
+    sys.exit()
+answers = channel.makefile("r")
+for line in {list(LINES.values())!r}:
+    channel.sendall(line)
+    print("answer", answers.readline(), end="")
+channel.sendall(b'{{"n": 3')
+sys.exit(1)
+"""
+
+
+async def test_a_line_of_a_command_that_is_no_checkpoint_is_refused_with_a_sentence_and_a_torn_one_is_dropped(
+    tmp_path: Path,
+) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        program = tmp_path / "channel.py"
+        program.write_text(CHANNEL)
+        scheduler.job_types.add_command("lines", [sys.executable, "-IS", str(program)])
+
+        job = await scheduler.submit("lines", retry_policy=AT_ONCE)
+        ended = await scheduler.wait(job.job_id)
+        first = await scheduler.run_of(job.job_id)
+        assert first is not None
+        assert ended.run is not None
+        log = (tmp_path / (first.log_path or "")).read_text()
+        answers = [line.removeprefix("answer ") for line in log.splitlines()]
+
+        assert dict(zip(LINES, (one.partition(" ")[0] for one in answers), strict=True)) == {
+            name: "ok" if name in ("a checkpoint", "the longest", "another") else "error" for name in LINES
+        }
+        assert all("is not JSON" in one for one in answers[1:6])
+        assert "too deep" in answers[6]
+        assert all("longer than 65,536 bytes" in one for one in answers[7:9])
+        went_on = (tmp_path / (ended.run.log_path or "")).read_text()
+        assert json.loads(went_on.removeprefix("began with ")) == {"n": 2}
 
 
 async def test_only_a_run_that_has_not_ended_leaves_a_checkpoint(tmp_path: Path) -> None:

@@ -55,6 +55,46 @@ async def test_the_command_gets_its_parameters_and_the_ids_of_its_run_and_no_oth
     assert "NEXTSLOT_RUN_ID" in log.splitlines()[0]
 
 
+# The shell's `echo` writes to the channel, and reads none of the answers.
+LEAVES = """
+if [ -n "$NEXTSLOT_CHECKPOINT" ]; then cat "$NEXTSLOT_CHECKPOINT"; exit; fi
+echo '{"n": 1}' >&3
+head -c 100000 /dev/zero | tr '\\0' x >&3
+echo >&3
+printf '{"n": "\\377"}\\n{"n": \\nNaN\\n{"n": 2' >&3
+%s
+exit 1
+"""
+
+
+@pytest.mark.parametrize("after", ["sleep 1", "true"])
+async def test_a_retry_begins_with_the_last_line_that_is_a_checkpoint_also_if_nobody_reads_the_answers(
+    rig: Rig, after: str
+) -> None:
+    async with rig.scheduler() as scheduler:
+        job = await scheduler.submit("script", {"script": LEAVES % after})
+        ended = await scheduler.wait(job, PATIENCE)
+        chain = await scheduler.chain(job)
+
+    assert ended.run is not None
+    assert len(chain) == 2
+    assert (rig.place / str(ended.run.log_path)).read_text() == '{"n":1}'
+
+
+async def test_the_last_checkpoint_is_stored_before_the_end_however_long_it_is(rig: Rig) -> None:
+    leaves = """
+    if [ -n "$NEXTSLOT_CHECKPOINT" ]; then wc -c < "$NEXTSLOT_CHECKPOINT"; exit; fi
+    (printf '"'; head -c 65534 /dev/zero | tr '\\0' x; echo '"') >&3
+    exit 1
+    """
+    async with rig.scheduler() as scheduler:
+        job = await scheduler.submit("script", {"script": leaves})
+        ended = await scheduler.wait(job, PATIENCE)
+
+    assert ended.run is not None
+    assert (rig.place / str(ended.run.log_path)).read_text() == "65536\n"
+
+
 async def test_a_run_goes_on_while_its_scheduler_is_dead_and_is_adopted(rig: Rig) -> None:
     first = rig.scheduler()
     await first.start()

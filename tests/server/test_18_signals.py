@@ -12,7 +12,9 @@ import httpx2
 import pytest
 
 from nextslot.domain.signals import Link, link_token
+from nextslot.domain.webhook_signature import secret_of
 from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
+from nextslot.services.runtime_settings import ReloadableSettings
 from nextslot.testing import Mailbox
 from tests.support import eventually
 
@@ -211,6 +213,23 @@ async def _waiting(server: Server, job_id: str) -> str:
             if event.type == "job_awaiting_signal" and event.job_id == last.job_id and last.awaiting is not None:
                 return last.job_id
     raise AssertionError(job_id)
+
+
+async def test_a_new_secret_of_the_server_ends_the_links_of_before(tmp_path: Path) -> None:
+    async with office_with_chat(tmp_path) as (server, keys, box):
+        job_id = await asked(server)
+        old = await link_of(box, job_id)
+        settings = WebhookSettings(secret=secret_of("n" * 32), public_url=PUBLIC)
+        await server.scheduler.settings.apply(ReloadableSettings(webhooks=settings), {}, {})
+
+        shown, used = await server.client.get(old), await server.client.post(f"{old}?answer=approve")
+        later = await asked(server, name="later")
+        fresh = await server.client.post(f"{await link_of(box, later)}?answer=approve")
+
+        assert (shown.status_code, used.status_code, fresh.status_code) == (410, 409, 200)
+        assert "answer with `nextslot approve`" in used.text
+        assert await status(server, job_id) == "WAITING"
+        assert (await keys["a"].post(f"/api/jobs/{job_id}/signals/release", json={})).status_code == 201
 
 
 async def test_with_named_people_a_link_counts_only_if_they_are_told_so(tmp_path: Path) -> None:

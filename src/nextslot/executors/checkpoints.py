@@ -53,20 +53,17 @@ class CheckpointLines:
     def __init__(self, keep: Callable[[str], "asyncio.Future[None]"]) -> None:
         self._keep = keep
         self._unfinished = b""
-        self._is_too_long = False
         # A function that sends an answer to the command; set when a command that reads answers has started.
         self.answer: Callable[[bytes], None] = lambda line: None
 
     def write(self, data: bytes) -> None:
-        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        *lines, rest = (self._unfinished + data).split(b"\n")
+        self._unfinished = rest[: MAX_CHECKPOINT_BYTES + 1]  # Enough of a line that is too long to refuse it.
         for line in lines:
             self._take(line)
-        if len(self._unfinished) > MAX_CHECKPOINT_BYTES:
-            self._unfinished, self._is_too_long = b"", True
 
     def _take(self, line: bytes) -> None:
-        if self._is_too_long or len(line) > MAX_CHECKPOINT_BYTES:
-            self._is_too_long = False
+        if len(line) > MAX_CHECKPOINT_BYTES:
             self._refuse(_TOO_LONG)
         elif line.strip():
             try:

@@ -18,7 +18,7 @@ from nextslot.domain import FailureKind, Outcome, RunStatus
 from nextslot.errors import Invalid, Problem, Unavailable
 
 from . import inputs
-from .checkpoints import CHANNEL_FD, FD_VARIABLE, FILE_VARIABLE, CheckpointLines
+from .checkpoints import CHANNEL_FD, FD_VARIABLE, CheckpointLines
 from .command_output import Output
 from .engines.engines import EngineSettings, unit_of
 from .engines.placed_command import placing_of
@@ -30,6 +30,7 @@ from .process_tree.run_marks import RUN_ID
 from .process_tree.survivors import end_survivors
 from .quota_times import quota_in_output, wall_time
 from .run_context import RunContext
+from .run_files import TOLD
 from .sandbox import Sandbox
 
 log = logging.getLogger(__name__)
@@ -228,11 +229,7 @@ async def start_command(
     """Starts a command under a guardian, in its sandbox if it has one."""
     if command.sandbox is not None:
         inputs_paths = [one.path for one in run.inputs.values() if one is not None and one.path.exists()]
-        told = [
-            Path(start.env[name])
-            for name in ("NEXTSLOT_INPUTS", "NEXTSLOT_SIGNALS", FILE_VARIABLE)
-            if name in start.env
-        ]
+        told = [Path(start.env[name]) for name in TOLD if name in start.env]
         shown = [*inputs_paths, *told]
         start = command.sandbox.apply(
             start, run.artifacts, shown, guardians.private_directories, guardians.private_files

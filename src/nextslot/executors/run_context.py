@@ -313,26 +313,25 @@ class RunContext:
 
         Yields the paths of the files, by the variables that name them.
         """
-        files = {}
-        if self.inputs:
-            files["NEXTSLOT_INPUTS"] = self._files.inputs_file(self.run_id).absolute(), as_json(self.inputs)
-        if self.last_checkpoint is not None:
-            path = self._files.checkpoint_file(self.run_id).absolute()
-            files[FILE_VARIABLE] = path, orjson.dumps(self.last_checkpoint)
-        if self.signals:
-            path = self._files.signals_file(self.run_id).absolute()
-            files["NEXTSLOT_SIGNALS"] = path, orjson.dumps(self.signals)
+        told, paths = self.told(), self._files.told_files(self.run_id)
         try:
-            for path, content in files.values():
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                path.touch(mode=0o600)
-                path.write_bytes(content)
-            yield {name: str(path) for name, (path, _) in files.items()}
+            for name, content in told.items():
+                paths[name].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                paths[name].touch(mode=0o600)
+                paths[name].write_bytes(content)
+            yield {name: str(paths[name].absolute()) for name in told}
         finally:
-            for path, _ in files.values():
-                path.unlink(missing_ok=True)
+            for name in told:
+                paths[name].unlink(missing_ok=True)
 
     # Methods that only the executor calls.
+
+    def told(self) -> dict[str, bytes]:
+        """Returns the inputs, the last checkpoint and the signals as JSON, by the variables that name their files."""
+        checkpoint = b"" if self.last_checkpoint is None else orjson.dumps(self.last_checkpoint)
+        found = {FILE_VARIABLE: checkpoint, "NEXTSLOT_SIGNALS": orjson.dumps(self.signals) if self.signals else b""}
+        found["NEXTSLOT_INPUTS"] = as_json(self.inputs) if self.inputs else b""
+        return {name: content for name, content in found.items() if content}
 
     def request_stop(self) -> None:
         self._is_stopped = True

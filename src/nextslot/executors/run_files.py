@@ -18,11 +18,14 @@ from nextslot.domain.request_checks import is_storable
 from nextslot.errors import Unavailable
 from nextslot.system.instant import Instant
 
+from .checkpoints import FILE_VARIABLE
 from .run_log import LOG_CAP, LogPaths, RunLog, join, make_private
 from .shared_run_files import SharedRunFiles, ShippedLog
 
 log = logging.getLogger(__name__)
 
+# The variables that name the files that a command may read, and how the names of these files end.
+TOLD = {"NEXTSLOT_INPUTS": ".json", FILE_VARIABLE: ".checkpoint.json", "NEXTSLOT_SIGNALS": ".signals.json"}
 # The files of runs: a pattern, and what follows the run's id in the file name.
 _KINDS = (("logs/??/*.log", ".log"), ("logs/??/*.log.cut", ".log.cut"), ("logs/pieces/*", ""), ("artifacts/??/*", ""))
 
@@ -152,17 +155,9 @@ class RunFiles:
             file.writelines(self.shared.artifact(run_id, name))
         part.replace(path)
 
-    def inputs_file(self, run_id: str) -> Path:
-        """Returns the file with the inputs of a command; it exists while the command runs."""
-        return self._data / "inputs" / f"{run_id}.json"
-
-    def checkpoint_file(self, run_id: str) -> Path:
-        """Returns the file with the last checkpoint of a command's chain; it exists while the command runs."""
-        return self._data / "inputs" / f"{run_id}.checkpoint.json"
-
-    def signals_file(self, run_id: str) -> Path:
-        """Returns the file with the answers that a command's chain has got; it exists while the command runs."""
-        return self._data / "inputs" / f"{run_id}.signals.json"
+    def told_files(self, run_id: str) -> dict[str, Path]:
+        """Returns the files of `TOLD`; those with content exist while the command runs."""
+        return {name: self._data / "inputs" / f"{run_id}{end}" for name, end in TOLD.items()}
 
     def collect_artifacts(self, run_id: str) -> tuple[Artifact, ...]:
         """Returns the regular files that a run left, and makes them private to their owner.
@@ -230,7 +225,7 @@ class RunFiles:
         for run_id in run_ids:
             (self._unshipped / run_id).unlink(missing_ok=True)
             self.log_paths(run_id).remove()
-            for told in (self.inputs_file(run_id), self.checkpoint_file(run_id), self.signals_file(run_id)):
+            for told in self.told_files(run_id).values():
                 told.unlink(missing_ok=True)
             root = self.artifacts_root(run_id)
             if root.is_symlink():

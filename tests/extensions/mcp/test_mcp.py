@@ -34,6 +34,15 @@ for number in range(60_000):
     print(number, "x" * 100)
 open(os.environ["NEXTSLOT_ARTIFACTS"] + "/big", "w").write("y" * 300_000)
 """
+# A file name that is not a URI as it stands.
+ODD_NAME = "part 1/50% of ü?#.txt"
+ODD = f"""
+import os
+from pathlib import Path
+file = Path(os.environ["NEXTSLOT_ARTIFACTS"]) / {ODD_NAME!r}
+file.parent.mkdir()
+file.write_text("odd")
+"""
 CONFIG = """
 [limits]
 running = 4
@@ -46,6 +55,8 @@ command = ["sleep", "{seconds}"]
 [job_types.held]
 command = ["sleep", "{seconds}"]
 resources = ["one"]
+[job_types.odd]
+command = ["python3", "odd.py"]
 [job_types.chatty]
 command = ["python3", "chatty.py"]
 """
@@ -169,6 +180,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def _new_server(data: Path) -> ServerProcess:
     (data / "nextslot.toml").write_text(CONFIG)
     (data / "chatty.py").write_text(CHATTY)
+    (data / "odd.py").write_text(ODD)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     return ServerProcess(data, port)
@@ -276,7 +288,7 @@ async def test_a_wait_ends_at_its_bound_and_says_how_it_goes_on(server: ServerPr
         assert (waited["ended"], waited["status"]) == (False, "RUNNING")
         assert "call wait_for_job again" in waited["next"]
         assert agent.progress
-        assert "less than or equal to 50" in await agent.refused("wait_for_job", job_id="x", timeout_seconds=500)
+        assert "it must be at most 50" in await agent.refused("wait_for_job", job_id="x", timeout_seconds=500)
         await agent.call("cancel_job", job_id=job["job_id"], interrupt=True)
 
 
@@ -317,6 +329,25 @@ async def test_a_huge_log_and_a_huge_file_are_cut_with_a_sentence(server: Server
             await agent.client.read_resource(f"nextslot://jobs/{job['job_id']}/artifacts/big")
 
 
+@pytest.mark.parametrize("way", ["stdio", "http"])
+async def test_a_file_is_read_by_the_address_that_its_job_names(server: ServerProcess, way: str) -> None:
+    async with server.agent(way) as agent:
+        job = await agent.call("submit_job", job_type="odd", title="t" * 1000)
+        ended = await agent.call("wait_for_job", job_id=job["job_id"])
+        (address,) = ended["artifacts"]
+        file = (await agent.client.read_resource(address)).contents[0]
+
+        assert file.text == "odd"
+        assert ended["title"] == "t" * 200 + "… (cut: 1,000 characters in all)"
+
+
+def _nested(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 NONSENSE: list[tuple[str, dict[str, Any]]] = [
     ("get_job", {"job_id": "../../api/keys"}),
     ("get_job", {"job_id": ".."}),
@@ -330,12 +361,19 @@ NONSENSE: list[tuple[str, dict[str, Any]]] = [
     ("submit_job", {"job_type": "say", "params": {"text": "\0"}}),
     ("submit_job", {"job_type": "say", "params": {}}),
     ("submit_job", {"job_type": "say", "params": {"text": "x"}, "priority": 10**30}),
+    ("submit_job", {"job_type": "say", "params": {"text": 10**30}}),
     ("submit_job", {"job_type": "say", "params": {"text": "x"}, "scheduled_for": "soon"}),
     ("submit_job", {"job_type": "say", "params": {"text": "x"}, "depends_on": ["nobody"]}),
     ("submit_job", {"job_type": "say", "params": {"text": "x"}, "office_id": "b"}),
     ("submit_job", {"job_type": "say", "params": {"text": "x"}, "idempotency_key": "\n\0"}),
     ("submit_job", {"job_type": "say", "params": {"text": "x" * 900_000}}),
     ("submit_job", {"job_type": "nothing of the kind"}),
+    ("submit_job", {"job_type": "say", "params": {"text": "x"}, "dryrun": True}),
+    ("submit_job", {"job_type": "say", "params": {"text": "x"}, **{f"extra {one}": one for one in range(1000)}}),
+    ("submit_job", {"job_type": "say", "params": {"text": _nested(100)}}),
+    ("submit_job", {"job_type": "say", "params": {"text": _nested(220)}}),
+    ("submit_job", {"job_type": "say", "params": "text"}),
+    ("submit_job", {"job_type": "say", "params": {"text": "x"}, "depends_on": [7] * 100}),
     ("list_jobs", {"cursor": "nonsense"}),
     ("list_jobs", {"status": ["HAPPY"]}),
     ("show_queue", {"office_id": "b"}),
@@ -357,10 +395,58 @@ async def test_nonsense_is_refused_with_a_sentence_and_changes_nothing(server: S
             assert len(said) > 15, (tool, arguments)
             assert "Traceback" not in said
             assert "Internal" not in said, (tool, arguments, said)
+            assert not any(words in said for words in ("validation error", "Error executing")), (tool, arguments, said)
+            assert len(said) < 2_000, said
 
         assert (await agent.call("list_jobs", limit=50))["items"] == before
     log = (server.data / "serve.log").read_text()
     assert "Traceback" not in log
+
+
+async def test_a_refusal_of_arguments_names_each_problem_and_what_there_is(
+    server: ServerProcess,
+) -> None:
+    async with server.agent("http") as agent:
+        say = {"job_type": "say", "params": {"text": "x"}}
+        schemas = {one.name: one.input_schema for one in (await agent.client.list_tools()).tools}
+
+        misspelt = await agent.refused("submit_job", **say, dryrun=True)
+        wrong = await agent.refused("submit_job", params=[1], timeout_seconds=-1)
+        bound = await agent.refused("list_jobs", limit=51)
+
+        assert misspelt.startswith("there is no argument 'dryrun'; the arguments of submit_job are job_type, params, ")
+        assert "job_type is missing; give it" in wrong
+        assert "params is a list; it must be a JSON object" in wrong
+        assert "timeout_seconds is -1; it must be above 0" in wrong
+        assert bound == "limit is 51; it must be at most 50"
+        assert [schema["additionalProperties"] for schema in schemas.values()] == [False] * len(schemas)
+
+
+@pytest.mark.parametrize("way", ["stdio", "http"])
+async def test_a_wrong_prompt_is_refused_with_a_sentence(server: ServerProcess, way: str) -> None:
+    async with server.agent(way) as agent:
+        for name, said in (("nothing", "nothing"), ("diagnose_job", "job_id")):
+            with pytest.raises(MCPError, match=rf"{said}.*prompts/list has the prompts"):
+                await agent.client.get_prompt(name, {})
+
+
+async def test_a_message_that_cannot_be_read_is_answered_over_stdio(server: ServerProcess) -> None:
+    environment = {**os.environ, "NEXTSLOT_URL": server.url, "NEXTSLOT_API_KEY": server.keys["submit a"]}
+    agent = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "nextslot.cli.main", "mcp", env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert agent.stdin is not None
+    assert agent.stdout is not None
+    deep = "[" * 500 + "]" * 500
+    request = '{{"jsonrpc": "2.0", "id": {}, "method": "ping", "params": {}}}\n'
+
+    agent.stdin.write(request.format(1, deep).encode() + request.format('"two"', deep).encode() + b"{\n")
+    answers = [json.loads(await agent.stdout.readline()) for _ in range(3)]
+    agent.stdin.close()
+
+    assert [one["id"] for one in answers] == [1, "two", None]
+    assert all("the message cannot be read" in one["error"]["message"] for one in answers)
+    assert await agent.wait() == 0
 
 
 def test_the_route_refuses_what_is_not_the_protocol_or_has_no_key(server: ServerProcess) -> None:

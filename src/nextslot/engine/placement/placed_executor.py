@@ -23,7 +23,7 @@ from nextslot.engine.effects import Claim
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.execution.executor import NOTHING_GIVEN, Given, Keep, SetSession
 from nextslot.errors import Unavailable
-from nextslot.executors.checkpoints import FILE_VARIABLE, CheckpointLines
+from nextslot.executors.checkpoints import CheckpointLines
 from nextslot.executors.command import INHERITED
 from nextslot.executors.command_output import Output
 from nextslot.executors.engines import wrapper_archive
@@ -31,10 +31,10 @@ from nextslot.executors.engines.contract import Cause, Key, Refused, Sight, Subm
 from nextslot.executors.engines.engines import EngineSettings
 from nextslot.executors.engines.placed_command import BY_ENGINE, outcome_of
 from nextslot.executors.engines.run_directory import Look, RunDirectory, hash_of
-from nextslot.executors.inputs import as_json, inputs_of
+from nextslot.executors.inputs import inputs_of
 from nextslot.executors.process_tree.run_marks import RUN_ID, tag_of
 from nextslot.executors.run_context import Listener, RunContext
-from nextslot.executors.run_files import RunFiles
+from nextslot.executors.run_files import TOLD, RunFiles
 from nextslot.executors.threads import Threads
 from nextslot.store.contract import Store, Tx
 from nextslot.store.tables import old_history, placements
@@ -77,7 +77,6 @@ class _Followed:
     run: RunContext
     output: Output
     directory: RunDirectory
-    given: Given
     # The token of the start; only the transaction that started the run and the run's directory know it.
     token: str | None
     handle: str | None
@@ -253,6 +252,7 @@ class PlacedExecutor:
         run.keep_by(keep)
         if given.inputs:
             run.inputs = inputs_of(given.inputs, self._files)
+        run.last_checkpoint, run.signals = given.checkpoint, given.signals
         # The executor reads the whole output again: the last lines that another process wrote may be incomplete.
         await self._call(self._files.log_paths(claim.run_id).remove)
         now = self._clock.monotonic()
@@ -263,7 +263,6 @@ class PlacedExecutor:
             run=run,
             output=Output(run),
             directory=RunDirectory(_path(placed.spec, claim.run_id), placed.token_hash),
-            given=given,
             token=token,
             handle=placed.handle,
             state=placed.state,
@@ -382,7 +381,7 @@ class PlacedExecutor:
             await self._store.write(lambda tx: placements.set_token(tx, one.claim.run_id, hash_of(token)))
             one.directory = RunDirectory(one.directory.path, hash_of(token))
         request = self._request(one, token)
-        files = self._files_of(one)
+        files = {f"told{TOLD[name]}": content for name, content in one.run.told().items()}
         await self._call(lambda: one.directory.prepare(request, files))
         one.token = token
 
@@ -406,7 +405,7 @@ class PlacedExecutor:
                 "NEXTSLOT_JOB_ID": claim.job_id,
                 "NEXTSLOT_ATTEMPT": str(claim.attempt),
                 "NEXTSLOT_ARTIFACTS": str(path / "artifacts"),
-                **self._told_files(one),
+                **{name: str(path / f"told{TOLD[name]}") for name in one.run.told()},
             },
             "inherited": [*INHERITED, "LC_ALL"],
             "inherited_prefixes": list(prefixes),
@@ -419,25 +418,6 @@ class PlacedExecutor:
             "renew_seconds": _renew_seconds(spec),
             "tag": tag_of(claim.run_id),
         }
-
-    def _files_of(self, one: _Followed) -> dict[str, bytes]:
-        """Returns the files that the command may read, by name: inputs, the last checkpoint, signals."""
-        given, found = one.given, {}
-        if one.run.inputs:
-            found["inputs.json"] = as_json(one.run.inputs)
-        if given.checkpoint is not None:
-            found["last_checkpoint.json"] = orjson.dumps(given.checkpoint)
-        if given.signals:
-            found["signals.json"] = orjson.dumps(given.signals)
-        return found
-
-    def _told_files(self, one: _Followed) -> dict[str, str]:
-        names = {
-            "inputs.json": "NEXTSLOT_INPUTS",
-            "last_checkpoint.json": FILE_VARIABLE,
-            "signals.json": "NEXTSLOT_SIGNALS",
-        }
-        return {names[name]: str(one.directory.path / name) for name in self._files_of(one)}
 
     async def _submit(self, one: _Followed, watch: EngineWatch) -> Outcome | None:
         """Submits the run and stores its handle, unless the engine has the run already because an answer was lost."""

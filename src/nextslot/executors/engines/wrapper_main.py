@@ -45,8 +45,10 @@ IGNORED = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal
 LOOK_SECONDS, LONGEST_POLL = 1.0, 0.5
 # How often the wrapper tries to write the end while the storage refuses the write.
 END_RETRY_SECONDS = 5.0
-FEWEST_PIECE_BYTES = 64 * 1024
+FEWEST_PIECE_BYTES = MAX_CHECKPOINT_BYTES = 64 * 1024
 PIECES = 16
+# The answer to a stored checkpoint.
+OK = b"ok\n"
 
 
 def main() -> NoReturn:
@@ -284,26 +286,32 @@ class Wrapper:
         return bool(data)
 
     def _read_output(self) -> None:
-        """Copies the rest of the output without waiting: a process that escaped may keep it open."""
+        """Reads the rest of the output and the channel without waiting: a process that escaped may keep them open."""
         os.set_blocking(self._output, False)
-        with contextlib.suppress(BlockingIOError):
-            while self._take_output():
-                pass
+        self._channel.setblocking(False)
+        for take in (self._take_output, self._take_checkpoint):
+            with contextlib.suppress(BlockingIOError):
+                while take():
+                    pass
 
     def _take_checkpoint(self) -> bool:
-        """Stores the last complete line of the channel as the checkpoint. Returns False at the end of the channel."""
-        data = self._channel.recv(65536)
+        """Stores the last line that is a checkpoint, and answers each line. Returns False at the end of the channel."""
+        try:
+            data = self._channel.recv(65536)
+        except ConnectionResetError:  # The command has ended, and has not read all answers.
+            return False
         *lines, rest = (self._checkpoint + data).split(b"\n")
-        self._checkpoint = rest[-(1 << 20) :]
-        if lines:
+        self._checkpoint = rest[: MAX_CHECKPOINT_BYTES + 1]  # Enough of a line that is too long to refuse it.
+        answers = [_answer_to(line) for line in lines]
+        if OK in answers:
             self._last_output = now()
-            answer = b"ok\n"
+            kept = [line for line, answer in zip(lines, answers, strict=True) if answer == OK]
             try:
-                records.replace(self._directory, records.CHECKPOINT, lines[-1])
+                records.replace(self._directory, records.CHECKPOINT, kept[-1])
             except OSError as error:
-                answer = f"error {error.strerror}\n".encode()
-            with contextlib.suppress(OSError):  # The command does not read answers.
-                self._channel.send(answer * len(lines), socket.MSG_DONTWAIT)
+                answers = [f"error {error.strerror}\n".encode()] * len(lines)
+        with contextlib.suppress(OSError):  # The command does not read answers.
+            self._channel.send(b"".join(answers), socket.MSG_DONTWAIT)
         return bool(data)
 
     def _reap_rest(self) -> None:
@@ -396,6 +404,17 @@ class OutputPieces:
             begin, _ = self._tail.pop(0)
             with contextlib.suppress(OSError):
                 os.unlink(f"{self._directory}/{begin:020}")
+
+
+def _answer_to(line: bytes) -> bytes:
+    """Returns the answer to a line of the channel, by the rules of `executors/checkpoints.py`."""
+    if len(line) > MAX_CHECKPOINT_BYTES:
+        return b"error a line is longer than 65,536 bytes; write larger data to an artifact and its name here\n"
+    try:
+        json.dumps(json.loads(line.decode()), allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        return f"error a line is not JSON: {error}\n".encode(errors="replace")
+    return OK
 
 
 def say(words: str) -> None:

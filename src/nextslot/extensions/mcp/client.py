@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
+import orjson
+
 from nextslot.client.binding import Subject
 from nextslot.client.request_retries import RequestRetries, asked
 from nextslot.client.requests import Lost, Reply, Request, create, get, part, post
 from nextslot.client.transports import Address, AsyncTransport
+from nextslot.errors import Invalid
 
 __all__ = ["Api", "create", "get", "inside", "part", "post"]
 
@@ -24,10 +27,13 @@ class Api(Subject[AsyncTransport]):
 
     async def json(self, request: Request) -> Any:
         """Returns the answer as JSON; raises NextslotError with the server's sentence."""
-        return await asked(self._transport, self._retries, request, lambda reply: reply.json())
+        return (await self.reply(request)).json()
 
     async def reply(self, request: Request) -> Reply:
-        return await asked(self._transport, self._retries, request, lambda reply: reply)
+        try:
+            return await asked(self._transport, self._retries, request, lambda reply: reply)
+        except orjson.JSONEncodeError as error:
+            raise Invalid(f"the arguments cannot be sent as JSON: {error}; send a large number as a text") from error
 
     async def sleep(self, seconds: float) -> None:
         await self._transport.sleep(seconds)

@@ -29,9 +29,10 @@ def serve_agent(session: Session) -> None:
     from nextslot.client.transports import AsyncClient
 
     from .client import Api
+    from .stdio import serve_stdio
 
     if sys.stdin.isatty():
         sys.stderr.write("nextslot: this command speaks the Model Context Protocol; let an agent's program start it\n")
     api = AsyncClient(session.url, key=session.key, retries=RETRIES).extension(Api)
     server = create_server(lambda context: api, lambda context: "this process")
-    asyncio.run(server.run_stdio_async())
+    asyncio.run(serve_stdio(server))

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
 # An agent pays for each character that it reads.
+LONGEST_TITLE = 200
 LONGEST_TEXT = 2_000
 LONGEST_LOG = 8_000
 LONGEST_RESULT = 4_000
@@ -22,7 +24,8 @@ _QUEUED = ("place", "expected_start", "expected_end")
 
 def of_job(job: Json, *more: str) -> dict[str, Any]:
     """Returns the fields of a job that are not empty or default."""
-    return _picked(job, (*_JOB, *more))
+    shown = _picked(job, (*_JOB, *more))
+    return shown | ({"title": cut(shown["title"], LONGEST_TITLE)} if "title" in shown else {})
 
 
 def of_listed(job: Json) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def of_detail(job: Json) -> dict[str, Any]:
             shown["run"]["error"] = cut(str(run["error"]), LONGEST_TEXT)
         if run.get("result") is not None:
             shown["run"]["result"] = bounded(run["result"], LONGEST_RESULT, f"nextslot://jobs/{job['job_id']}")
-        names = [one["name"] for one in run.get("artifacts") or ()]
+        names = [quote(one["name"]) for one in run.get("artifacts") or ()]
         if names:
             shown["artifacts"] = [f"nextslot://jobs/{job['job_id']}/artifacts/{name}" for name in names[:20]]
     if len(job.get("chain") or ()) > 1:

@@ -21,8 +21,8 @@ from . import results
 from .tools import Tools, sentence
 
 TASKS = "io.modelcontextprotocol/tasks"
-# The tool whose answer may be a task, and the argument by which its caller limits the wait.
-WAIT, BOUND = "wait_for_job", "timeout_seconds"
+# The tool whose answer may be a task.
+WAIT = "wait_for_job"
 POLL_SECONDS = 2.0
 _TIMES = ("created_at", "started_at", "finished_at")
 
@@ -46,7 +46,8 @@ class Tasks(Extension):
         """Answers a wait without a time limit with a task, if the client supports tasks and the job has not ended."""
         arguments = params.arguments or {}
         job_id = arguments.get("job_id")
-        if params.name != WAIT or BOUND in arguments or not isinstance(job_id, str) or not _knows_tasks(ctx):
+        is_plain = params.name != WAIT or arguments.keys() != {"job_id"}
+        if is_plain or not isinstance(job_id, str) or not _knows_tasks(ctx):
             return await call_next(ctx)
         try:
             task = await self._task(ctx, job_id)

@@ -11,11 +11,15 @@ from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ResourceError, ToolError
-from mcp_types import ListToolsResult, ToolAnnotations
-from pydantic import Field
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError, UnexpectedToolError
+from mcp.server.mcpserver.tools.base import Tool
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, ListToolsResult, ToolAnnotations
+from pydantic import Field, ValidationError
 
-from nextslot.errors import NextslotError, NotFound, Unavailable
+from nextslot.domain.bounds import quoted
+from nextslot.errors import Invalid, NextslotError, NotFound, Problem, Unavailable
+from nextslot.server.problems import field_of, sentence_of
 
 from . import results
 from .client import Api, create, get, part, post
@@ -31,6 +35,8 @@ LONGEST_LOOK_SECONDS = 2.0
 # Own jobs that are remembered where the server has no keys: there, no job says who made it.
 MOST_REMEMBERED = 10_000
 LONGEST_RESOURCE = 256 * 1024
+# How many problems of the arguments are named in one answer.
+MOST_PROBLEMS = 10
 
 INSTRUCTIONS = """nextslot is a durable job scheduler. A job waits in a queue until every limit that it falls under \
 has room, then runs on the server; it goes on when you disconnect.
@@ -74,12 +80,10 @@ def create_server(connect: Connect, find_session: FindSession) -> MCPServer[Any]
         instructions=INSTRUCTIONS,
         log_level="WARNING",
         subscriptions=False,
+        tools=[_strict(getattr(tools, name), _annotations(name)) for name in NEEDS],
         extensions=[Tasks(tools)],
+        middleware=[tools.show_usable, _refuse_prompts],
     )
-    for name in NEEDS:
-        method = getattr(tools, name)
-        server.tool(annotations=_annotations(name))(method)
-    server.middleware.append(tools.show_usable)
     _add_resources(server, connect)
     _add_prompts(server)
     return server
@@ -92,6 +96,46 @@ def _annotations(name: str) -> ToolAnnotations:
     return ToolAnnotations(
         read_only_hint=False, destructive_hint=is_cancel, idempotent_hint=is_cancel, open_world_hint=False
     )
+
+
+class _StrictTool(Tool):
+    """A tool that refuses unknown arguments, and whose refusals are sentences."""
+
+    async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:
+        known = self.parameters["properties"]
+        unknown = next((name for name in arguments if name not in known), None)
+        if unknown is not None:  # A misspelt `dry_run` must not store a job.
+            raise ToolError(
+                f"there is no argument {quoted(unknown)}; the arguments of {self.name} are {', '.join(known)}"
+            )
+        try:
+            return await super().run(arguments, context, convert_result)
+        except UnexpectedToolError:
+            raise
+        except ToolError as error:  # The SDK has put the name of the tool before the text.
+            cause = error.__cause__
+            raise ToolError(_problems_in(cause) if isinstance(cause, ValidationError) else str(cause)) from cause
+
+
+def _problems_in(error: ValidationError) -> str:
+    found = error.errors(include_url=False)[:MOST_PROBLEMS]
+    return str(Invalid([Problem(field_of(one["loc"]), sentence_of(one)) for one in found]))
+
+
+def _strict(method: Callable[..., Any], annotations: ToolAnnotations) -> Tool:
+    tool = _StrictTool.from_function(method, annotations=annotations)
+    tool.parameters["additionalProperties"] = False
+    return tool
+
+
+async def _refuse_prompts(ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Answers wrong names and arguments of prompts with a sentence; the SDK would call them an internal error."""
+    try:
+        return await call_next(ctx)
+    except ValueError as error:
+        if ctx.method != "prompts/get":
+            raise
+        raise MCPError(INVALID_PARAMS, f"{error}; prompts/list has the prompts and their arguments") from error
 
 
 @contextmanager
@@ -237,7 +281,7 @@ class Tools:
         ctx: Context,
         status: Annotated[
             list[Literal["WAITING", "QUEUED", "RUNNING", "COMPLETED", "FAILED", "SKIPPED", "CANCELLED"]] | None,
-            Field(description="Only with one of these"),
+            Field(max_length=7, description="Only with one of these"),
         ] = None,
         job_type: Annotated[str | None, Field(max_length=200)] = None,
         text: Annotated[
