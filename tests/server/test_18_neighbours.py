@@ -12,7 +12,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from nextslot import Limits
-from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
+from nextslot.engine.webhooks.webhook_outbox import MOST_SUBSCRIPTIONS, WebhookSettings
 from nextslot.executors.run_context import QuotaExceeded, RunContext
 
 from .support import Server, serving
@@ -143,6 +143,20 @@ async def test_an_office_that_pauses_itself_learns_of_no_other_paused_office(tmp
         all_of_them = (await keys["admin"].post("/api/queue/pause", json={"office_id": "b"})).json()["offices"]
 
         assert (own, resumed, all_of_them) == (["b"], [], ["a", "b"])
+
+
+async def test_an_office_with_all_subscriptions_that_it_may_have_leaves_those_of_others(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a", "b") as (server, keys):
+        for number in range(MOST_SUBSCRIPTIONS):
+            await server.scheduler.webhooks.create(f"https://example.org/{number}", office_id="b")
+
+        full = await keys["b"].post("/api/webhooks", json={"url": "https://example.org/"})
+        other = await keys["a"].post("/api/webhooks", json={"url": "https://example.org/"})
+        whole = await keys["admin"].post("/api/webhooks", json={"url": "https://example.org/"})
+
+        assert (full.status_code, full.json()["code"]) == (409, "conflict")
+        assert full.json()["detail"] == "there are already 100 subscriptions for the office 'b': delete one first"
+        assert [other.status_code, whole.status_code] == [201, 201]
 
 
 async def test_a_key_of_one_office_ends_no_hold_of_a_resource_that_all_offices_use(tmp_path: Path) -> None:
