@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from nextslot import Limits, NewJob, Scheduler
 from tests.postgres import Server
 
-BATCH = 5_000
+# One request may have at most so many combinations.
+BATCH = 1_000
 
 
 class Timed(Scheduler):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from nextslot import Limits, NewJob, Scheduler
-from nextslot.engine.dispatch import limits_and_slots
+from nextslot.engine.dispatch import dispatcher, limits_and_slots
+from nextslot.engine.dispatch.dispatch_round import DispatchRound
 from nextslot.store.maintenance import doctor
 from tests.engine.test_cost import in_order, transactions
 from tests.support import counted_scheduler, running_scheduler
@@ -188,3 +189,30 @@ async def test_one_lane_of_each_class_is_open_for_all(tmp_path: Path, at_once: i
 
         assert len(opened) == 2 == len(set(opened))
         assert found == []
+
+
+async def test_a_transaction_starts_so_many_jobs_and_the_next_ones_start_the_rest_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "MOST_STARTS", 5)
+    together: list[int] = []
+    write_starts = DispatchRound.write_starts
+
+    def counted(self: DispatchRound) -> None:
+        together.append(len(self._starting))
+        write_starts(self)
+
+    monkeypatch.setattr(DispatchRound, "write_starts", counted)
+    async with running_scheduler(tmp_path) as scheduler:
+        started = starts_of(scheduler)
+        await scheduler.offices.create("b", max_concurrent_jobs=0)
+        await scheduler.pause(office_id="b")
+        titles = [str(number) for number in range(23)]
+        await scheduler.submit_many([NewJob(job_type="note", office_id="b", title=title) for title in titles])
+        together.clear()
+        await scheduler.resume(office_id="b")
+        await asyncio.sleep(1)
+
+        assert started == titles
+        assert max(together) == 5
+        assert sum(together) == 23

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 
+from nextslot import NewJob
 from nextslot.executors.run_context import RunContext
 from nextslot.server import responses
 
@@ -48,6 +49,21 @@ async def test_a_reader_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> 
         await again.close()
 
         assert seen == [begin + number for number in range(1, 7)]
+
+
+async def test_a_reader_of_a_long_history_hears_each_event_once_and_then_what_comes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        await server.scheduler.pause()
+        begin = await last_event(server)
+        for _ in range(3):
+            await server.scheduler.submit_many([NewJob(job_type="echo")] * 400)
+        reader = Reader(server.client, f"/api/events?after={begin}")
+        heard = [await reader.next() for _ in range(1200)]
+        await server.scheduler.submit("echo")
+        heard.append(await reader.next())
+        await reader.close()
+
+        assert [one["data"]["seq"] for one in heard] == [begin + number for number in range(1, 1202)]
 
 
 async def test_a_reader_hears_only_what_it_asked_for(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Spec 18.10: every route of the OpenAPI document × every kind of key. Nothing here lists routes by hand.
 
 What a route must answer follows from the document: `x-scope` is the least scope, `x-whole` says that the route is about
-the whole scheduler. Path, query and body are filled from the document's schemas; every id in them belongs to office
-`a`. A route that forgets its check fails, which a planted one shows.
+the whole scheduler. Path, query and body are filled from the document's schemas; every id in them belongs to the office
+`anothers`, and every text of it has this word. A route that forgets its check fails, which a planted one shows.
 """
 
 import re
@@ -37,6 +37,7 @@ OPERATIONS = [
 ]
 SCOPES = list(Scope)
 OVER = ("queued_jobs", "lanes", "stored_bytes")
+MARK = "anothers"
 
 
 class Planted(extension_api.Extension):
@@ -57,7 +58,7 @@ class Planted(extension_api.Extension):
 
 @dataclass(frozen=True)
 class World:
-    """A server with an office `a` that has one of everything, an office `b`, and a key of every kind."""
+    """A server with an office `anothers` that has one of everything, an office `b`, and a key of every kind."""
 
     url: str
     document: dict[str, Any]
@@ -84,7 +85,7 @@ class World:
         return httpx2.request(method, self.url + where, params=query, json=body, headers=headers, timeout=30)
 
     def _filled(self, schema: dict[str, Any], name: str) -> Any:
-        """Makes a value that the schema takes: what is required, and whatever has an id of office `a`."""
+        """Makes a value that the schema takes: what is required, and whatever has an id of the office `anothers`."""
         if "$ref" in schema:
             return self._filled(self.document["components"]["schemas"][schema["$ref"].rpartition("/")[2]], name)
         if name in self.values:
@@ -105,7 +106,7 @@ class World:
         )
 
     def foreign_ids(self) -> list[str]:
-        """Returns the ids of things of office `a`."""
+        """Returns the ids of things of the office `anothers`."""
         return [one for one in self.values.values() if isinstance(one, str) and len(one) == 36]
 
 
@@ -136,7 +137,7 @@ def complaint(world: World, method: str, path: str) -> str | None:
     if operation.get("x-whole"):
         return None if reply.status_code == 403 else f"the key of an office on the whole scheduler: {reply.status_code}"
     leaked = [one for one in world.foreign_ids() if one in reply.text.replace(f"'{one}'", "")]
-    if leaked or '"office_id":"a"' in reply.text:
+    if leaked or f'"office_id":"{MARK}"' in reply.text:
         return f"the key of another office reads {reply.text[:300]}"
     names = re.findall(r"\{(\w+)\}", path)
     if any(name in world.values for name in names) and reply.status_code != 404:
@@ -166,7 +167,7 @@ def code_of(reply: httpx2.Response) -> Any:
 @pytest.mark.parametrize("quota", OVER)
 def test_an_office_over_a_quota_makes_nothing_by_any_route(quota: str, world: World) -> None:
     office_id = f"over-{quota}"
-    # Without ids of office `a`, which would be refused for another reason.
+    # Without ids of the office `anothers`, which would be refused for another reason.
     own = replace(world, values={"office_id": office_id, **{name: world.values[name] for name in ("job_type", "role")}})
     listed = f"{world.url}/api/jobs?office_id={office_id}&limit=500"
     admin = {"X-API-Key": world.keys[Scope.OPERATE, None]}
@@ -185,16 +186,27 @@ def test_an_office_over_a_quota_makes_nothing_by_any_route(quota: str, world: Wo
     assert refused >= {"/api/jobs", "/api/jobs/batch", "/api/offices/{office_id}/jobs"}
 
 
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_a_route_answers_an_office_about_itself_with_nothing_of_another(method: str, path: str, world: World) -> None:
+    office = {"office_id": "b"}
+    for more in ((), ("job_type", "role", "to")):  # Some bodies take only one field.
+        own = replace(world, values={**office, **{name: world.values[name] for name in more}})
+
+        reply = own.send(method, path, world.keys[Scope.OPERATE, "b"])
+
+        assert [one for one in (MARK, *world.foreign_ids()) if one in reply.text] == []
+
+
 def test_a_route_that_forgets_its_check_is_noticed(world: World) -> None:
     assert "another office reads" in (complaint(world, "GET", "/api/planted/{job_id}") or "")
 
 
-def test_what_is_of_office_a_was_found_by_its_own_key_and_changed_by_nobody(world: World) -> None:
+def test_what_is_of_another_office_was_found_by_its_own_key_and_changed_by_nobody(world: World) -> None:
     """So that the law is not kept by ids that lead nowhere."""
-    own = world.keys[Scope.OPERATE, "a"]
+    own = world.keys[Scope.OPERATE, MARK]
     job = world.send("GET", "/api/jobs/{job_id}", own).json()
 
-    assert (job["title"], job["status"]) == ("stays", "QUEUED")
+    assert (job["title"], job["status"]) == (f"stays {MARK}", "QUEUED")
     for method, path in OPERATIONS:
         names = [name for name in re.findall(r"\{(\w+)\}", path) if name in world.values]
         operation = world.document["paths"][path][method.lower()]
@@ -216,7 +228,7 @@ def test_a_route_takes_the_scope_that_the_document_names(method: str, path: str,
 
 
 def test_a_field_of_an_answer_that_the_document_does_not_name_is_noticed(world: World) -> None:
-    reply = httpx2.Response(200, json={"office_id": "a", "planted": 1}, headers={"content-type": "application/json"})
+    reply = httpx2.Response(200, json={"office_id": MARK, "planted": 1}, headers={"content-type": "application/json"})
 
     assert any("planted" in one for one in undeclared(world, "GET", "/api/offices/{office_id}", reply))
 
@@ -233,21 +245,21 @@ def undeclared(world: World, method: str, path: str, reply: httpx2.Response) -> 
 
 async def _furnish(server: ServerThread) -> World:
     scheduler = server.server.scheduler
-    for office_id in ("a", "b"):
+    for office_id in (MARK, "b"):
         await scheduler.offices.create(office_id, max_concurrent_jobs=0)
-    failed = await scheduler.submit("fail", office_id="a")
+    failed = await scheduler.submit("fail", office_id=MARK)
     await scheduler.wait(failed.job_id)
     run = await scheduler.run_of(failed.job_id)
     assert run is not None
-    direct = await scheduler.run_direct("echo", office_id="a")
-    await scheduler.pause(office_id="a")
-    queued = await scheduler.submit("echo", office_id="a", title="stays", created_by="submit None")
-    group, _ = await scheduler.submit_group([NewJob(job_type="echo", office_id="a")], "parallel")
-    template = await scheduler.templates.create(name="t", job_type="echo", office_id="a")
+    direct = await scheduler.run_direct("echo", office_id=MARK)
+    await scheduler.pause(office_id=MARK)
+    queued = await scheduler.submit("echo", office_id=MARK, title=f"stays {MARK}", created_by="submit None")
+    group, _ = await scheduler.submit_group([NewJob(job_type="echo", office_id=MARK)], "parallel", name=f"g {MARK}")
+    template = await scheduler.templates.create(name=f"t {MARK}", job_type="echo", office_id=MARK)
     schedule = await scheduler.schedules.create(
-        template_id=template.template_id, name="s", cron_expression="@yearly", office_id="a"
+        template_id=template.template_id, name=f"s {MARK}", cron_expression="@yearly", office_id=MARK
     )
-    webhook, _ = await scheduler.webhooks.create("http://127.0.0.1:9/", office_id="a")
+    webhook, _ = await scheduler.webhooks.create(f"http://127.0.0.1:9/{MARK}", office_id=MARK)
     delivery = await scheduler.webhooks.test(webhook.webhook_id)
     values = {
         "job_id": queued.job_id,
@@ -258,7 +270,7 @@ async def _furnish(server: ServerThread) -> World:
         "schedule_id": schedule.schedule_id,
         "webhook_id": webhook.webhook_id,
         "delivery_id": delivery.delivery_id,
-        "office_id": "a",
+        "office_id": MARK,
         "job_type": "echo",
         "job_ids": [queued.job_id],
         "url": "http://127.0.0.1:9/",
@@ -271,7 +283,7 @@ async def _furnish(server: ServerThread) -> World:
         (Scope.ADMIN, None): (await scheduler.keys.create("admin", ["admin"]))[1]
     }
     for scope in (Scope.READ, Scope.SUBMIT, Scope.OPERATE):
-        for of_office in (None, "a", "b"):
+        for of_office in (None, MARK, "b"):
             _, keys[scope, of_office] = await scheduler.keys.create(f"{scope} {of_office}", [scope], of_office)
     return World(server.url, describe(scheduler), values, keys, await _ended_keys(scheduler),
         await _used_up(server), {quota: await _over(server, quota) for quota in OVER})  # fmt: skip

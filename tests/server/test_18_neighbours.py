@@ -12,8 +12,8 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from nextslot import Limits
-from nextslot.engine.webhooks.webhook_outbox import WebhookSettings
-from nextslot.executors.run_context import RunContext
+from nextslot.engine.webhooks.webhook_outbox import MOST_SUBSCRIPTIONS, WebhookSettings
+from nextslot.executors.run_context import QuotaExceeded, RunContext
 
 from .support import Server, serving
 
@@ -131,6 +131,48 @@ def _shape(answer: httpx2.Response, name: str) -> tuple[int, Any]:
     return answer.status_code, {
         key: str(value).replace(name, "…") for key, value in content.items() if key != "request_id"
     }
+
+
+async def test_an_office_that_pauses_itself_learns_of_no_other_paused_office(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a", "b") as (_, keys):
+        for office_id in ("a", "b"):
+            await keys["admin"].post("/api/queue/pause", json={"office_id": office_id})
+
+        own = (await keys["b"].post("/api/queue/pause", json={"office_id": "b"})).json()["offices"]
+        resumed = (await keys["b"].post("/api/queue/resume", json={"office_id": "b"})).json()["offices"]
+        all_of_them = (await keys["admin"].post("/api/queue/pause", json={"office_id": "b"})).json()["offices"]
+
+        assert (own, resumed, all_of_them) == (["b"], [], ["a", "b"])
+
+
+async def test_an_office_with_all_subscriptions_that_it_may_have_leaves_those_of_others(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a", "b") as (server, keys):
+        for number in range(MOST_SUBSCRIPTIONS):
+            await server.scheduler.webhooks.create(f"https://example.org/{number}", office_id="b")
+
+        full = await keys["b"].post("/api/webhooks", json={"url": "https://example.org/"})
+        other = await keys["a"].post("/api/webhooks", json={"url": "https://example.org/"})
+        whole = await keys["admin"].post("/api/webhooks", json={"url": "https://example.org/"})
+
+        assert (full.status_code, full.json()["code"]) == (409, "conflict")
+        assert full.json()["detail"] == "there are already 100 subscriptions for the office 'b': delete one first"
+        assert [other.status_code, whole.status_code] == [201, 201]
+
+
+async def test_a_key_of_one_office_ends_no_hold_of_a_resource_that_all_offices_use(tmp_path: Path) -> None:
+    async def asks(run: RunContext) -> None:
+        raise QuotaExceeded(retry_after=1000)
+
+    async with neighbours(tmp_path, "a") as (server, keys):
+        server.scheduler.job_type("asks", resources=["provider"])(asks)
+        await server.scheduler.run_direct("asks", office_id="a")
+
+        refused = await keys["a"].post("/api/queue/release", json={"resource": "provider"})
+        still = (await keys["admin"].get("/api/status")).json()["held"]
+        released = await keys["admin"].post("/api/queue/release", json={"resource": "provider"})
+
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        assert ([one["resource"] for one in still], released.status_code) == (["provider"], 200)
 
 
 async def test_h4_what_receivers_answer_is_shown_to_operators_only(tmp_path: Path, httpserver: HTTPServer) -> None:

@@ -1,6 +1,7 @@
 """Callers share the server: none waits for the flood, the streams or the waiting calls of another one."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import httpx2
 import pytest
 
 from nextslot.server.app import Options
-from nextslot.server.fair_shares import FairShares, ShareLimits
+from nextslot.server.fair_shares import HISTORY_SECONDS, FairShares, ShareLimits
 from nextslot.server.problems import HttpProblem
 
 from .support import Server, serving
@@ -103,6 +104,24 @@ async def test_requests_beyond_the_bound_of_those_that_wait_are_refused() -> Non
 
     assert refusal.value.status == 429
     assert (shares.in_progress, shares.waiting) == (0, 0)
+
+
+async def test_streams_of_a_caller_take_turns_to_read_old_events_and_another_caller_reads_at_once() -> None:
+    shares, read = FairShares(), list[str]()
+
+    async def follow(lane: str) -> None:
+        await shares.turn_of_history(lane)
+        read.append(lane)
+
+    began = time.monotonic()
+    flood = [asyncio.create_task(follow("b")) for _ in range(20)]
+    await asyncio.sleep(0)
+    await follow("a")
+    first = list(read)
+    await asyncio.gather(*flood)
+
+    assert first == ["b", "a"]
+    assert time.monotonic() - began > 18 * HISTORY_SECONDS
 
 
 async def test_a_flood_leaves_room_for_another_caller_who_begins_at_once() -> None:

@@ -181,7 +181,7 @@ class Stop(NamedTuple):
 
 
 class LookAgain(NamedTuple):
-    """Starts another dispatch round for offices about which another node decided at the same time."""
+    """Starts another dispatch round: after many starts, or for offices about which another node decided meanwhile."""
 
 
 class RunEnded(NamedTuple):

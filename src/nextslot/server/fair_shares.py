@@ -27,6 +27,8 @@ PLACE_RESTS = 2.0
 MOST_PLACE_REST_SECONDS = 0.25
 # How long a stream, or a direct caller who waits for work, counts as a request in progress: as short work takes.
 LONG_BEGINS_SECONDS = 0.025
+# How long after a page of old events another stream of the lane reads one: four times the processor time of a page.
+HISTORY_SECONDS = 0.01
 # Refusals of streams are spread over twice their time, in so many steps: else all who are refused come back at once.
 REFUSAL_STEPS = 32
 # Lanes that are remembered before those without requests are forgotten.
@@ -66,6 +68,7 @@ class _Lane:
     # Of requests about many jobs: one at a time, and when the rest after the last one ends.
     one_bulk: asyncio.Lock = field(default_factory=asyncio.Lock)
     rests_until: float = 0.0
+    one_history: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
     def recent(self, now: float) -> float:
@@ -192,6 +195,12 @@ class FairShares:
             self.streams -= 1
 
         return close
+
+    async def turn_of_history(self, name: str) -> None:
+        """Waits until a stream of the lane may read a page of old events: the lane's streams take turns."""
+        lane = self._lane(name)
+        await lane.one_history.acquire()
+        asyncio.get_running_loop().call_later(HISTORY_SECONDS, lane.one_history.release)
 
     def _lane(self, name: str) -> _Lane:
         now = self._seconds()

@@ -40,16 +40,11 @@ class OfficeRateLimits:
         if most and self._streams[name] >= most:
             self._refuse("streams", f"{_who(office_id)} may have {most:,} streams open")
         self._streams[name] += 1
-        return lambda: self._close(name)
+        return lambda: self._streams.subtract([name])
 
     def _refuse(self, quota: str, granted: str) -> NoReturn:
         self._quotas.refused[quota] += 1
         raise OverQuota(quota, granted)
-
-    def _close(self, name: str) -> None:
-        self._streams[name] -= 1
-        if not self._streams[name]:
-            del self._streams[name]
 
 
 def _who(office_id: str | None) -> str:

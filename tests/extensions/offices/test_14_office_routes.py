@@ -7,7 +7,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from nextslot.domain import Event
 from nextslot.executors.run_context import Fail, RunContext
+from nextslot.extensions.offices.office_service import OfficeJobService
 from tests.engine.receivers import Receiver, answers
 from tests.extensions.offices.support import office_jobs
 from tests.server.support import Server, serving
@@ -738,6 +740,34 @@ async def test_the_events_of_an_office_are_streamed_in_its_words(tmp_path: Path)
 
         moved = heard[-1]["data"]
         assert (moved["job_id"], moved["details"]["priority"]) == (made["job_id"], -5)
+
+
+async def test_streams_of_an_office_share_the_read_for_new_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    in_office_words = OfficeJobService.in_office_words
+
+    async def counted(self: OfficeJobService, office_id: str, found: Sequence[Event]) -> list[Event]:
+        reads.append(len(found))
+        return await in_office_words(self, office_id, found)
+
+    async with serving_office(tmp_path) as office:
+        await office.change(status="paused")
+        (made,) = await office.submit(gate())
+        begin, events = await office.server.scheduler.lists.last_event(), office.server.scheduler._runtime.events
+        readers = [Reader(office.server.client, f"/api/offices/o/events?after={begin}") for _ in range(5)]
+        assert {await reader.comment() for reader in readers} == {": open"}
+        await eventually(lambda: events._feed is not None and len(events._feed._waiting) == 5)
+
+        monkeypatch.setattr(OfficeJobService, "in_office_words", counted)
+        await office.ask("PATCH", f"/jobs/{made['job_id']}/priority", json={"priority": -5})
+        heard = [await reader.next() for reader in readers]
+        for reader in readers:
+            await reader.close()
+
+        assert [one["event"] for one in heard] == ["job_moved"] * 5
+        assert reads == [1]
 
 
 async def test_a_description_may_have_64_KiB(tmp_path: Path) -> None:

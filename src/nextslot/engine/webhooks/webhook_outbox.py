@@ -39,7 +39,7 @@ from nextslot.system.randomness import Chance
 
 from .chat_formats import chat_message
 
-MOST_SUBSCRIPTIONS = 1000
+MOST_SUBSCRIPTIONS = 100
 DISABLED = "disabled by hand"
 GONE = "the endpoint answered 410 Gone"
 DELETED = "its subscription was deleted"
@@ -345,10 +345,9 @@ class WebhookService:
         about = {"webhook_id": self._chance.new_id(), "created_by": created_by, "created_at": now}
         webhook = Webhook(**{**fields, **about, "events": events})
         self._check(tx, webhook)
-        if webhooks.count(tx) >= MOST_SUBSCRIPTIONS:
-            raise Conflict(
-                f"there are already {MOST_SUBSCRIPTIONS:,} subscriptions, the most allowed: delete one first"
-            )
+        if webhooks.count(tx, webhook.office_id) >= MOST_SUBSCRIPTIONS:
+            whose = "all offices" if webhook.office_id is None else f"the office {webhook.office_id!r}"
+            raise Conflict(f"there are already {MOST_SUBSCRIPTIONS:,} subscriptions for {whose}: delete one first")
         secret = webhook_signature.secret_of(self._chance.secret())
         webhooks.insert(tx, webhook, secret)
         self._reload_listeners(tx)

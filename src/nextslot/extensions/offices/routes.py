@@ -1,5 +1,6 @@
 """Routes of the office API (US-JS01 to US-JS06): an office's jobs and settings in its own words."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any, Literal
@@ -7,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Request, Response
 from pydantic import Field, TypeAdapter
 
-from nextslot.domain import MAX_PRIORITY, FailureKind, Office, Scope, request_checks
+from nextslot.domain import MAX_PRIORITY, Event, FailureKind, Office, Scope, request_checks
 from nextslot.domain import Page as PageOf
 from nextslot.domain.bounds import Text, Title
 from nextslot.domain.job_lifecycle import Cancellation
@@ -415,11 +416,20 @@ async def list_events(office_id: str, query: Annotated[OfficeEventQuery, Query()
 
 async def _followed(request: Request, office_id: str, after: int) -> AsyncGenerator[bytes, None]:
     last, service = after, extension_of(request, OfficeJobService)
-    async with aclosing(pages_from(scheduler_for(request), after)) as pages:
+
+    async def encoded(found: list[Event]) -> bytes:
+        shown = await service.in_office_words(office_id, found)
+        return b"".join(event(office_json.office_event(one), event=one.type, id=str(one.seq)) for one in shown)
+
+    async with aclosing(pages_from(request, after)) as pages:
         async for some in pages:
             last = some.last
-            for one in await service.in_office_words(office_id, some.events):
-                yield event(office_json.office_event(one), event=one.type, id=str(one.seq))
+            # Streams that share a page share the read for its events.
+            make = some.form(
+                ("office", office_id), lambda found: asyncio.create_task(encoded(found), name="nextslot-office-events")
+            )
+            if text := await asyncio.shield(make):
+                yield text
     yield event({"after": last}, event="end", id=str(last))
 
 

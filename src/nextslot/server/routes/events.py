@@ -10,11 +10,10 @@ from pydantic import Field
 
 from nextslot.domain import Event, Scope
 from nextslot.domain.filters import EventFilter
-from nextslot.engine.events.event_feed import EventPage
+from nextslot.engine.events.event_feed import PAGE, EventPage
 from nextslot.errors import Invalid, Unavailable
-from nextslot.scheduler import Services
 from nextslot.server import schemas
-from nextslot.server.auth import caller_of, scheduler_for
+from nextslot.server.auth import caller_of, lane_of, scheduler_for
 from nextslot.server.queries import PageQuery, filter_of, in_query
 from nextslot.server.responses import event, page, stream, wants_stream
 from nextslot.server.routing import needs, router
@@ -38,7 +37,7 @@ async def list_events(query: Annotated[EventQuery, Query()], request: Request) -
     scheduler = scheduler_for(request)
     wanted = filter_of(EventFilter, query.model_dump(), caller_of(request))
     if wants_stream(request):
-        return stream(_followed(scheduler, wanted, resumed(request, query.after)), request)
+        return stream(_followed(request, wanted, resumed(request, query.after)), request)
     found = await scheduler.lists.events(query.after, wanted, query.cursor, query.limit)
     return page(found)
 
@@ -54,10 +53,10 @@ def resumed(request: Request, after: int) -> int:
     return int(given)
 
 
-async def _followed(scheduler: Services, wanted: EventFilter, after: int) -> AsyncGenerator[bytes, None]:
+async def _followed(request: Request, wanted: EventFilter, after: int) -> AsyncGenerator[bytes, None]:
     last = after
     # Each page is sent as one message: a message for each event would take ten times as long.
-    async with aclosing(pages_from(scheduler, after)) as pages:
+    async with aclosing(pages_from(request, after)) as pages:
         async for some in pages:
             last = some.last
             if text := _shown(some, wanted):
@@ -66,15 +65,18 @@ async def _followed(scheduler: Services, wanted: EventFilter, after: int) -> Asy
     yield event({"after": last}, event="end", id=str(last))
 
 
-async def pages_from(scheduler: Services, after: int) -> AsyncGenerator[EventPage, None]:
+async def pages_from(request: Request, after: int) -> AsyncGenerator[EventPage, None]:
     """Yields the events from a number on. In an outage of the database it waits, and goes on where it was."""
-    last = after
+    last, scheduler, lane = after, scheduler_for(request), lane_of(request)
     while True:
         try:
+            await request.app.state.shares.turn_of_history(lane)
             async with aclosing(scheduler.event_pages(last)) as pages:
                 async for some in pages:
                     yield some
                     last = some.last
+                    if len(some.events) == PAGE:  # There may be more history.
+                        await request.app.state.shares.turn_of_history(lane)
             return
         except Unavailable:
             if scheduler.is_draining:
@@ -84,14 +86,10 @@ async def pages_from(scheduler: Services, after: int) -> AsyncGenerator[EventPag
 
 def _shown(some: EventPage, wanted: EventFilter) -> bytes:
     """Returns the events that a filter takes, as one message. Streams that share a page share what is written here:
-    each event is encoded once for all of them, and the message is put together once for all with the same filter."""
+    each event that one of them takes is encoded once, and the message is put together once for all with a filter."""
+    texts: dict[int, bytes] = some.form("texts", lambda _: {})
 
-    def joined(found: list[Event]) -> bytes:
-        texts = some.form(_encoded, _encoded)
-        return b"".join(text for one, text in zip(found, texts, strict=True) if wanted.takes(one))
+    def text_of(one: Event) -> bytes:
+        return texts.get(one.seq) or texts.setdefault(one.seq, event(one.to_dict(), event=one.type, id=str(one.seq)))
 
-    return some.form(wanted, joined)
-
-
-def _encoded(some: list[Event]) -> list[bytes]:
-    return [event(one.to_dict(), event=one.type, id=str(one.seq)) for one in some]
+    return some.form(wanted, lambda found: b"".join(text_of(one) for one in found if wanted.takes(one)))

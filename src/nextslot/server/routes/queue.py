@@ -1,5 +1,6 @@
 """Routes of an office's queue: show it, order it, pause and resume it."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal
 
 from fastapi import Query, Request, Response
@@ -8,7 +9,7 @@ from pydantic import Field
 from nextslot.domain import Scope, json_form
 from nextslot.scheduler import Services
 from nextslot.server import schemas
-from nextslot.server.auth import caller_of, scheduler_for
+from nextslot.server.auth import caller_of, scheduler_for, whole
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import answer
 from nextslot.server.routing import needs, router
@@ -104,29 +105,30 @@ async def order_queue(body: OrderBody, request: Request) -> Response:
 @needs(Scope.OPERATE)
 async def pause_queue(request: Request, body: ScopeBody | None = None) -> Response:
     """Pauses: no more jobs start there; running work and direct requests go on."""
-    scheduler = scheduler_for(request)
-    what = body or ScopeBody()
-    caller_of(request).check_office(what.office_id)
-    await scheduler.pause(**what.model_dump())
-    return answer(json_form.paused(*await scheduler.lists.paused()))
+    return await _paused(request, body, scheduler_for(request).pause)
 
 
 @queue.post("/api/queue/resume", response_model=Paused)
 @needs(Scope.OPERATE)
 async def resume_queue(request: Request, body: ScopeBody | None = None) -> Response:
-    scheduler = scheduler_for(request)
-    what = body or ScopeBody()
-    caller_of(request).check_office(what.office_id)
-    await scheduler.resume(**what.model_dump())
-    return answer(json_form.paused(*await scheduler.lists.paused()))
+    return await _paused(request, body, scheduler_for(request).resume)
 
 
 @queue.post("/api/queue/release", response_model=Released)
-@needs(Scope.OPERATE)
+@needs(Scope.OPERATE, whole)
 async def release_resource(body: ReleaseBody, request: Request) -> Response:
     """Ends the hold of a resource that does not answer, or whose quota is used up: its jobs start again."""
     await scheduler_for(request).release(body.resource)
     return answer({"resource": body.resource})
+
+
+async def _paused(request: Request, body: ScopeBody | None, change: Callable[..., Awaitable[None]]) -> Response:
+    """Pauses or resumes, and answers with what is paused; a key of one office sees no other office."""
+    what, caller = body or ScopeBody(), caller_of(request)
+    caller.check_office(what.office_id)
+    await change(**what.model_dump())
+    scopes, offices = await scheduler_for(request).lists.paused()
+    return answer(json_form.paused(scopes, [one for one in offices if caller.office_id in (None, one)]))
 
 
 async def _shown(

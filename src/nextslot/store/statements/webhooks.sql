@@ -10,8 +10,8 @@ where webhook_id < :before and (:office_id = '' or office_id = :office_id)
 order by webhook_id desc
 limit :limit;
 
--- count: the number of subscriptions
-select count(*) from webhooks;
+-- count: the number of subscriptions of an office, or of those for all offices
+select count(*) from webhooks where coalesce(office_id, '') = :office_id;
 
 -- enabled: the subscriptions that get events, oldest first
 select {webhooks.columns} from webhooks where is_enabled = 1 order by webhook_id;

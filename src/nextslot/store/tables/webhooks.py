@@ -34,8 +34,8 @@ def page(tx: Tx, before: str, limit: int, office_id: str | None = None) -> list[
     return [WEBHOOKS.value(row) for row in rows]
 
 
-def count(tx: Tx) -> int:
-    row = tx.row("webhooks.count")
+def count(tx: Tx, office_id: str | None) -> int:
+    row = tx.row("webhooks.count", office_id=office_id or "")
     return row[0] if row else 0
 
 
