@@ -23,6 +23,7 @@ from nextslot.domain.bounds import (
 )
 from nextslot.domain.declared_values import declared
 from nextslot.errors import Invalid
+from nextslot.extensions.offices import office_words
 from nextslot.scheduler.job_changes import CHANGEABLE
 from nextslot.server import schemas
 from nextslot.server.routes.jobs import ChangeBody
@@ -37,6 +38,7 @@ DECLARED: tuple[Any, ...] = (
     domain.Job, domain.NewJob, domain.Run, domain.Group, domain.Direct, domain.Reservation, domain.Event,
     domain.Template, domain.Schedule, domain.Occurrence, domain.Webhook, domain.Attempt, domain.Delivery,
     domain.AuditEntry, domain.Office, domain.Key, domain.Node, domain.OfficeStatus, domain.Held, domain.RetryPolicy,
+    office_words.Execution, office_words.OfficeJob,
 )  # fmt: skip
 # Lists that are still written out, by value and file; each one that goes is a line less here.
 STILL_WRITTEN = {

@@ -248,7 +248,7 @@ def _writer(kind: Any) -> Callable[[Any], Json] | None:
     if (item := item_of(kind)) is not None:
         write = _writer(item)
         return list if write is None else lambda values: [write(one) for one in values]
-    if isinstance(kind, type) and issubclass(kind, Value):
+    if isinstance(kind := typing.get_origin(kind) or kind, type) and issubclass(kind, Value):
         return lambda value: value.to_dict()
     return None
 

@@ -109,7 +109,7 @@ async def test_US_JS01_AC2_a_job_with_dependencies_is_ready_after_they_are_done(
     async with counted_scheduler(tmp_path) as scheduler:
         await scheduler.offices.create("o", max_concurrent_jobs=1)
         first, second = await office_jobs(scheduler).submit("o", graph(a="", b="a"))
-        assert (second.status, second.blocked_by) == ("pending", (Blocker(first.job_id, first.status),))
+        assert (second.status, second.blocked_by) == ("pending", (Blocker(job_id=first.job_id, status=first.status),))
 
         await scheduler.wait(first.job_id)
         await testing.settled()
@@ -1181,9 +1181,9 @@ async def test_an_office_job_is_shown_with_all_its_fields(tmp_path: Path) -> Non
         first, second = await office_jobs(scheduler).submit(
             "o", [item("A", key="a", role="FE", priority=3, timeout_ms=5000), item("B", depends_on=["a"])], "t"
         )
-        shown = office_json.office_job(second)
+        shown = second.to_dict()
 
-        assert office_json.office_job(first) == {
+        assert first.to_dict() == {
             "job_id": first.job_id, "office_id": "o", "job_type": "work", "task_id": "t", "role": "FE",
             "description": "A", "status": "ready", "priority": 3, "aged_steps": 0, "params": {},
             "timeout_ms": 5000, "depends_on": [], "blocked_by": [], "retry_count": 0, "executions": [],

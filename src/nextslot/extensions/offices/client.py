@@ -11,6 +11,8 @@ from nextslot.client.keyword_arguments import Values
 from nextslot.client.requests import create, delete, get, given, paged, part, patch, post, put
 from nextslot.client.values import Cancelled, ClientValue, Json, Page
 
+from . import office_words
+
 
 class OfficeOptions(TypedDict, total=False):
     name: str
@@ -58,50 +60,16 @@ class Office(ClientValue, domain.OfficeFields[datetime]):
     pass
 
 
-class Execution(ClientValue):
-    id: str | None
-    job_id: str
-    attempt: int
-    status: str
-    started_at: datetime | None
-    timeout_at: datetime | None
-    completed_at: datetime | None
-    session_id: str | None
-    error_message: str | None
-    created_at: datetime
+class Execution(ClientValue, office_words.Execution[datetime]):
+    pass
 
 
-class OfficeJob(ClientValue):
-    job_id: str
-    office_id: str
-    job_type: str | None
-    task_id: str | None
-    role: str | None
-    description: str | None
-    status: str
-    priority: int
-    aged_steps: int
-    params: Json
-    timeout_ms: int | None
-    depends_on: tuple[str, ...]
-    blocked_by: tuple[Json, ...]
-    retry_count: int
+class OfficeJob(ClientValue, office_words.OfficeJob[datetime]):
     executions: tuple[Execution, ...]
-    created_at: datetime
-    started_at: datetime | None
-    completed_at: datetime | None
-    cancelled_at: datetime | None
 
 
-class OfficeStats(ClientValue):
-    office_id: str | None
-    pending: int
-    ready: int
-    processing: int
-    done: int
-    failed: int
-    cancelled: int
-    avg_completion_time: float | None
+class OfficeStats(ClientValue, office_words.OfficeStats):
+    pass
 
 
 class OfficeConfig(ClientValue):

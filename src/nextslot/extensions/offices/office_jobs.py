@@ -235,7 +235,7 @@ def views(tx: Tx, chain_ids: Sequence[str]) -> list[OfficeJob]:
     became = _statuses(tx, {chain_id for _, chain_id in unmet}) if unmet else {}
     blockers: dict[str, list[Blocker]] = {}
     for job_id, chain_id in unmet:
-        blockers.setdefault(job_id, []).append(Blocker(chain_id, became[chain_id]))
+        blockers.setdefault(job_id, []).append(Blocker(job_id=chain_id, status=became[chain_id]))
     return [office_job(chains[chain_id], runs, blockers.get(chain_id, ())) for chain_id in chain_ids]
 
 
@@ -249,7 +249,8 @@ def _fresh(tx: Tx, accepted: Sequence[Accepted]) -> list[OfficeJob]:
 
     def blockers(job: Job) -> list[Blocker]:
         waits_for = dict.fromkeys(chain_of.get(other, other) for other in job.depends_on)
-        return [Blocker(other, became[other]) for other in waits_for if became[other] is not OfficeJobStatus.DONE]
+        open_ = (other for other in waits_for if became[other] is not OfficeJobStatus.DONE)
+        return [Blocker(job_id=other, status=became[other]) for other in open_]
 
     return [office_job([one.job], {}, blockers(one.job)) for one in accepted]
 

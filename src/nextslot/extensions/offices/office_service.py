@@ -21,7 +21,6 @@ from nextslot.services.bulk import BulkCancelled, Counted
 from nextslot.services.cursors import DEFAULT_LIMIT, checked_limit
 from nextslot.services.offices import get_office
 
-from . import office_json
 from .office_jobs import (
     Filter,
     OfficeJobs,
@@ -290,7 +289,7 @@ class OfficeJobService(Attached):
 def _message(tx: Tx, job: Job) -> dict[str, Json]:
     """Returns the message of an office's own webhook about a job: the office job, and the execution that has ended."""
     (view,) = views(tx, [job.chain_id])
-    return {"job": office_json.office_job(view), "execution": office_json.last_execution(view)}
+    return {"job": view.to_dict(), "execution": view.executions[-1].to_dict() if view.executions else None}
 
 
 def _ids_of(made: tuple[list[OfficeJob], bool]) -> list[str]:

@@ -6,7 +6,7 @@ Pure: `office_jobs` reads what is stored and `office_service` says it in these w
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, Generic
 
 from nextslot.domain import (
     MAX_PRIORITY,
@@ -24,6 +24,7 @@ from nextslot.domain import (
     Stage,
     request_checks,
 )
+from nextslot.domain.declared_values import At, Says, Value
 from nextslot.domain.failures import RETRYABLE
 from nextslot.domain.offices import OFFICE_RETRIES
 from nextslot.errors import MOST_PROBLEMS, Invalid, Problem
@@ -52,32 +53,29 @@ class ExecutionStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
+class Execution(Value, Generic[At]):
     """The n-th job of a chain and its run: one attempt, one session."""
 
     id: str
     job_id: str
     attempt: int
-    started_at: Instant
-    timeout_at: Instant | None
-    completed_at: Instant | None
+    started_at: At
+    timeout_at: At | None
+    completed_at: At | None
     session_id: str | None
     status: ExecutionStatus
     error_message: str | None
-    created_at: Instant
+    created_at: At
 
 
-@dataclass(frozen=True, slots=True)
-class Blocker:
+class Blocker(Value):
     """A prerequisite that a job still waits for, with its status."""
 
     job_id: str
     status: OfficeJobStatus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfficeJob:
+class OfficeJob(Value, Generic[At]):
     """A chain as one office job, under the id of its first job."""
 
     job_id: str
@@ -88,22 +86,20 @@ class OfficeJob:
     description: str | None
     status: OfficeJobStatus
     priority: int
-    # How many priorities the job gained by aging.
-    aged_steps: int
+    aged_steps: Annotated[int, Says("By how many priorities it goes before others because it was ready for long")]
     params: Mapping[str, Json]
     timeout_ms: int | None
     depends_on: tuple[str, ...]
-    blocked_by: tuple[Blocker, ...]
+    blocked_by: Annotated[tuple[Blocker, ...], Says("The prerequisites that still hold it")]
     retry_count: int
-    executions: tuple[Execution, ...]
-    created_at: Instant
-    started_at: Instant | None
-    completed_at: Instant | None
-    cancelled_at: Instant | None
+    executions: tuple[Execution[At], ...]
+    created_at: At
+    started_at: At | None
+    completed_at: At | None
+    cancelled_at: At | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfficeStats:
+class OfficeStats(Value):
     office_id: str
     pending: int
     ready: int
@@ -111,8 +107,9 @@ class OfficeStats:
     done: int
     failed: int
     cancelled: int
-    # Milliseconds from the first start to the completion, on average; 0 if no job has been completed.
-    avg_completion_time: float
+    avg_completion_time: Annotated[
+        float, Says("Milliseconds from the first start to the completion, on average; 0 if no job has been completed")
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

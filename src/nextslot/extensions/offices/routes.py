@@ -36,9 +36,9 @@ from nextslot.server.schemas import (
     WebhookBody,
 )
 
-from . import office_json
+from . import office_json, office_words
 from .office_service import OfficeJobService
-from .office_words import ExecutionStatus, OfficeJobStatus
+from .office_words import OfficeJobStatus
 
 offices = router("Offices")
 
@@ -131,44 +131,19 @@ class OfficeDetail(OfficeAnswer):
     set_by_file: list[str] = Field(description="Settings that only the configuration file can change")
 
 
+@shows(office_words.Execution, IN_ANSWERS)
 class Execution(ResponseModel):
-    id: str
-    job_id: str
-    attempt: int
-    started_at: Time
-    timeout_at: Time | None
-    completed_at: Time | None
-    session_id: str | None
-    status: ExecutionStatus
-    error_message: str | None
-    created_at: Time
+    pass
 
 
+@shows(office_words.Blocker, IN_ANSWERS)
 class Blocker(ResponseModel):
-    job_id: str
-    status: OfficeJobStatus
+    pass
 
 
+@shows(office_words.OfficeJob, {**IN_ANSWERS, office_words.Blocker: Blocker})
 class OfficeJob(ResponseModel):
-    job_id: str
-    office_id: str
-    job_type: str
-    task_id: str | None
-    role: str | None
-    description: str | None
-    status: OfficeJobStatus
-    priority: int
-    aged_steps: int = Field(description="By how many priorities it goes before others because it was ready for long")
-    params: dict[str, Any]
-    timeout_ms: int | None
-    depends_on: list[str]
-    blocked_by: list[Blocker] = Field(description="The prerequisites that still hold it")
-    retry_count: int
     executions: list[Execution]
-    created_at: Time
-    started_at: Time | None
-    completed_at: Time | None
-    cancelled_at: Time | None
 
 
 class RoleBody(Body):
@@ -212,15 +187,9 @@ class OfficeJobs(ResponseModel):
     items: list[OfficeJob]
 
 
+@shows(office_words.OfficeStats, IN_ANSWERS)
 class Stats(ResponseModel):
-    office_id: str
-    pending: int
-    ready: int
-    processing: int
-    done: int
-    failed: int
-    cancelled: int
-    avg_completion_time: float = Field(description="Milliseconds from the first start to the completion; 0 if none is")
+    pass
 
 
 class Config(ResponseModel):
@@ -305,7 +274,7 @@ async def submit_jobs(office_id: str, body: OfficeJobsBody, request: Request) ->
     made, is_new = await extension_of(request, OfficeJobService).accept(
         office_id, wanted, body.task_id, created_by=created_by
     )
-    return answer({"items": [office_json.office_job(one) for one in made]}, 201 if is_new else 200)
+    return answer({"items": [one.to_dict() for one in made]}, 201 if is_new else 200)
 
 
 @offices.get("/api/offices/{office_id}/jobs", response_model=Page[OfficeJob])
@@ -315,7 +284,7 @@ async def list_jobs(office_id: str, query: Annotated[OfficeJobQuery, Query()], r
     found = await extension_of(request, OfficeJobService).jobs(
         office_id, query.status, query.role, query.task_id, query.cursor, query.limit
     )
-    return page(found, office_json.office_job)
+    return page(found, office_words.OfficeJob.to_dict)
 
 
 @offices.post("/api/offices/{office_id}/jobs/cancel-all", response_model=Cancelled)
@@ -333,7 +302,7 @@ async def cancel_all(office_id: str, request: Request, body: CancelAllBody | Non
 @offices.get("/api/offices/{office_id}/jobs/{job_id}", response_model=OfficeJob)
 @needs(Scope.READ, of_path)
 async def get_job(office_id: str, job_id: str, request: Request) -> Response:
-    return answer(office_json.office_job(await extension_of(request, OfficeJobService).job(office_id, job_id)))
+    return answer((await extension_of(request, OfficeJobService).job(office_id, job_id)).to_dict())
 
 
 @offices.get("/api/offices/{office_id}/jobs/{job_id}/executions", response_model=Page[Execution])
@@ -341,14 +310,14 @@ async def get_job(office_id: str, job_id: str, request: Request) -> Response:
 async def list_executions(office_id: str, job_id: str, request: Request) -> Response:
     """Lists the attempts of a job, from the first on."""
     found = await extension_of(request, OfficeJobService).executions(office_id, job_id)
-    return answer({"items": [office_json.execution(one) for one in found], "next_cursor": None})
+    return answer({"items": [one.to_dict() for one in found], "next_cursor": None})
 
 
 @offices.post("/api/offices/{office_id}/jobs/{job_id}/retry", response_model=OfficeJob)
 @needs(Scope.OPERATE, of_path, conflicts=True)
 async def retry_job(office_id: str, job_id: str, request: Request) -> Response:
     """Retries a failed job, even after its last retry; a job that waits for its retry runs now."""
-    return answer(office_json.office_job(await extension_of(request, OfficeJobService).retry(office_id, job_id)))
+    return answer((await extension_of(request, OfficeJobService).retry(office_id, job_id)).to_dict())
 
 
 @offices.post(
@@ -360,7 +329,7 @@ async def retry_job(office_id: str, job_id: str, request: Request) -> Response:
 async def cancel_job(office_id: str, job_id: str, request: Request, body: CancelBody | None = None) -> Response:
     asked = body or CancelBody()
     job, how = await extension_of(request, OfficeJobService).cancel(office_id, job_id, asked.reason, asked.interrupt)
-    return answer(office_json.office_job(job), 200 if how is Cancellation.CANCELLED else 202)
+    return answer(job.to_dict(), 200 if how is Cancellation.CANCELLED else 202)
 
 
 @offices.patch("/api/offices/{office_id}/jobs/{job_id}/priority", response_model=OfficeJob)
@@ -370,14 +339,14 @@ async def change_priority(office_id: str, job_id: str, body: PriorityBody, reque
     changed = await extension_of(request, OfficeJobService).change_priority(
         office_id, job_id, body.priority, body.urgent
     )
-    return answer(office_json.office_job(changed))
+    return answer(changed.to_dict())
 
 
 @offices.get("/api/offices/{office_id}/scheduler/stats", response_model=Stats)
 @needs(Scope.READ, of_path)
 async def get_stats(office_id: str, request: Request) -> Response:
     """Counts the office's jobs by status."""
-    return answer(office_json.office_stats(await extension_of(request, OfficeJobService).stats(office_id)))
+    return answer((await extension_of(request, OfficeJobService).stats(office_id)).to_dict())
 
 
 @offices.get("/api/offices/{office_id}/scheduler/config", response_model=Config)
@@ -422,7 +391,7 @@ async def delete_role(office_id: str, role: str, request: Request) -> Response:
 async def process(office_id: str, request: Request) -> Response:
     """Dispatches the queue now, which otherwise happens by itself; lists the jobs that this started."""
     started = await extension_of(request, OfficeJobService).process(office_id)
-    return answer({"items": [office_json.office_job(one) for one in started]})
+    return answer({"items": [one.to_dict() for one in started]})
 
 
 @offices.get(
