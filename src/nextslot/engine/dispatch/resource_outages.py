@@ -53,9 +53,9 @@ class Outages:
             return self._use_up(tx, lane, outcome, now)
         for resource in lane.resources:
             if outcome.status is RunStatus.FAILED and outcome.failure_kind is FailureKind.UNAVAILABLE:
-                self._count(tx, resource, now)
+                self.note_silence(tx, resource, now)
             elif outcome.failure_kind not in (FailureKind.CRASH, FailureKind.INTERRUPTED, FailureKind.CANCELLED):
-                self._answered(tx, resource, now)
+                self.answers_again(tx, resource, now)
             elif outcome.failure_kind is not FailureKind.CRASH:  # Recovery clears a probe that died.
                 self._probe_again(tx, resource, now)
         return None
@@ -84,7 +84,8 @@ class Outages:
                 outages.hold(tx, resource, outage.pause_seconds, now)
                 self._timer.note(tx, now.after(outage.pause_seconds))
 
-    def _count(self, tx: Tx, resource: str, now: Instant) -> None:
+    def note_silence(self, tx: Tx, resource: str, now: Instant) -> None:
+        """Counts one failure of a resource to answer, and holds it after several; an engine is a resource too."""
         failures, was_held, pause = outages.failed(tx, resource, FIRST_PAUSE)
         if failures < FAILURES:
             return
@@ -95,18 +96,11 @@ class Outages:
             details = {"resource": resource, "failures": failures, "probe_at": str(now.after(pause))}
             self._events.note(tx, "resource_held", now, None, details=details)
 
-    def _answered(self, tx: Tx, resource: str, now: Instant) -> None:
+    def answers_again(self, tx: Tx, resource: str, now: Instant) -> None:
+        """Ends the hold of a resource that has answered, and forgets its failures."""
         if outages.answered(tx, resource):
             self._lanes.counters(tx).is_freed = True
             self._events.note(tx, "resource_released", now, None, details={"resource": resource})
-
-    def note_silence(self, tx: Tx, resource: str, now: Instant) -> None:
-        """Counts one failure of an engine to answer; an engine is stored as a resource."""
-        self._count(tx, resource, now)
-
-    def answers_again(self, tx: Tx, resource: str, now: Instant) -> None:
-        """Ends the hold of a resource that answered before its next probe was due."""
-        self._answered(tx, resource, now)
 
     def release(self, tx: Tx, resource: str, now: Instant) -> None:
         """Ends a hold because an operator says that the resource is usable again."""
@@ -168,7 +162,7 @@ class Outages:
     def _probed(self, tx: Tx, outage: outages.Outage, is_there: bool) -> None:
         now = self._clock.now()
         if is_there:
-            self._answered(tx, outage.resource, now)
+            self.answers_again(tx, outage.resource, now)
         else:
             pause = min(2 * outage.pause_seconds, LONGEST_PAUSE)
             outages.hold(tx, outage.resource, pause, now)

@@ -13,7 +13,7 @@ from nextslot.domain import (
     Reservation,
 )
 from nextslot.domain.devices import Devices
-from nextslot.store.contract import Row, Tx
+from nextslot.store.contract import Tx
 from nextslot.system.instant import Instant
 
 from . import column_codec
@@ -50,13 +50,13 @@ def insert(tx: Tx, direct: Direct, webhook: Mapping[str, Json] | None) -> None:
 
 def get(tx: Tx, run_id: str) -> Direct | None:
     row = tx.row("direct.get", run_id=run_id)
-    return None if row is None else of_row(row)
+    return None if row is None else DIRECT.value(row)
 
 
 def find(tx: Tx, direct_id: str, office_id: str) -> Direct | None:
     """Finds one by the id that its caller chose in this office, or by the id of its run."""
     row = tx.row("direct.find", direct_id=direct_id, office_id=office_id)
-    return None if row is None else of_row(row)
+    return None if row is None else DIRECT.value(row)
 
 
 def webhook(tx: Tx, run_id: str) -> Mapping[str, Json] | None:
@@ -119,7 +119,7 @@ def overdue(tx: Tx, node_id: str | None, now: Instant, limit: int) -> list[str]:
 
 
 def unfinished(tx: Tx, node_id: str | None = None) -> list[Direct]:
-    return [of_row(row) for row in tx.rows("direct.unfinished", node_id=node_id)]
+    return [DIRECT.value(row) for row in tx.rows("direct.unfinished", node_id=node_id)]
 
 
 def request_cancel(tx: Tx, run_id: str, now: Instant) -> None:
@@ -161,16 +161,12 @@ def expiring(tx: Tx, node_id: str | None, by: Instant) -> list[tuple[str, Instan
 
 def active_reservation(tx: Tx, office_id: str) -> Reservation | None:
     row = tx.row("pages.active_reservation", office_id=office_id)
-    return None if row is None else reservation_of_row(row)
+    return None if row is None else RESERVATIONS.value(row)
 
 
 def counts(tx: Tx) -> dict[str, tuple[int, int]]:
     """Returns for each office how many callers wait and how many run."""
     return {office_id: (waiting, running) for office_id, waiting, running in tx.rows("pages.direct_counts")}
-
-
-def reservation_of_row(row: Row) -> Reservation:
-    return RESERVATIONS.value(row)
 
 
 def next_instants(tx: Tx, node_id: str | None, now: Instant) -> tuple[Instant | None, Instant | None, Instant | None]:
@@ -180,10 +176,6 @@ def next_instants(tx: Tx, node_id: str | None, now: Instant) -> tuple[Instant | 
     row = tx.row("direct.next_instants", node_id=node_id, now=now)
     assert row is not None
     return column_codec.instant(row[0]), column_codec.instant(row[1]), column_codec.instant(row[2])
-
-
-def of_row(row: Row) -> Direct:
-    return DIRECT.value(row)
 
 
 def set_silent(tx: Tx, run_id: str, since: Instant | None) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nextslot.domain import Event
-from nextslot.store.contract import Row, Tx
+from nextslot.store.contract import Tx
 from nextslot.system.instant import Instant
 
 from . import column_codec
@@ -38,11 +38,7 @@ def append(tx: Tx, events: list[Noted]) -> None:
 
 
 def after(tx: Tx, seq: int, limit: int) -> list[Event]:
-    return [of_row(row) for row in tx.rows("events.after", after=seq, limit=limit)]
-
-
-def of_row(row: Row) -> Event:
-    return EVENTS.value(row)
+    return [EVENTS.value(row) for row in tx.rows("events.after", after=seq, limit=limit)]
 
 
 def last(tx: Tx) -> int:

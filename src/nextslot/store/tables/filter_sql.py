@@ -34,9 +34,6 @@ from nextslot.system.instant import Instant
 from . import (
     audit,
     column_codec,
-    direct,
-    events,
-    groups,
     jobs,
     rows,
     runs,
@@ -215,7 +212,7 @@ def _key_of(row: Row, field: str) -> Key:
 def _sieved(
     filter: JobSearch, read: Callable[[Key | None], Found], key: Callable[[Row], Key], start: Key | None, limit: int
 ) -> Found:
-    """Looks at jobs one by one, at most LOOKED_AT of them and some megabytes, and then stops, wherever it is."""
+    """Checks jobs one by one. Stops after LOOKED_AT jobs or some megabytes, even if the page is not full."""
     kept: list[Row] = []
     looked_at = size = 0
     while True:
@@ -260,7 +257,7 @@ def groups_page(tx: Tx, filter: GroupFilter, after: Key | None, limit: int) -> P
     if filter.status:
         terms.append(one_of("status", filter.status, is_indexed=False))
     found = find(tx, GROUPS, terms, after, limit)
-    return Part([groups.of_row(row) for row in found.rows], found.after)
+    return Part([rows.GROUPS.value(row) for row in found.rows], found.after)
 
 
 def direct_page(tx: Tx, filter: DirectFilter, after: Key | None, limit: int) -> Part[Direct]:
@@ -270,13 +267,13 @@ def direct_page(tx: Tx, filter: DirectFilter, after: Key | None, limit: int) -> 
     if filter.status:
         terms.append(one_of("status", filter.status, is_indexed=False))
     found = find(tx, DIRECT, terms, after, limit)
-    return Part([direct.of_row(row) for row in found.rows], found.after)
+    return Part([rows.DIRECT.value(row) for row in found.rows], found.after)
 
 
 def reservations_page(tx: Tx, office_id: tuple[str, ...], after: Key | None, limit: int) -> Part[Reservation]:
     terms = [one_of("office_id", office_id, is_indexed=False)] if office_id else []
     found = find(tx, RESERVATIONS, terms, after, limit)
-    return Part([direct.reservation_of_row(row) for row in found.rows], found.after)
+    return Part([rows.RESERVATIONS.value(row) for row in found.rows], found.after)
 
 
 def events_page(tx: Tx, filter: EventFilter, after: Key | None, limit: int) -> Part[Event]:
@@ -285,7 +282,7 @@ def events_page(tx: Tx, filter: EventFilter, after: Key | None, limit: int) -> P
     checked = [name for name in ("type", "office_id") if getattr(filter, name)]
     terms += [one_of(name, getattr(filter, name), is_indexed=False) for name in checked]
     found = find(tx, EVENTS, terms, after, limit)
-    return Part([events.of_row(row) for row in found.rows], found.after)
+    return Part([rows.EVENTS.value(row) for row in found.rows], found.after)
 
 
 def audit_page(tx: Tx, after: Key | None, limit: int) -> Part[AuditEntry]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from nextslot.domain import Group, Json
-from nextslot.store.contract import Row, Tx
+from nextslot.store.contract import Tx
 from nextslot.system.instant import Instant
 
 from . import column_codec
@@ -27,7 +27,7 @@ def insert(tx: Tx, group: Group) -> None:
 
 def get(tx: Tx, group_id: str) -> Group | None:
     row = tx.row("groups.get", group_id=group_id)
-    return None if row is None else of_row(row)
+    return None if row is None else GROUPS.value(row)
 
 
 def begin(tx: Tx, group_id: str, now: Instant) -> bool:
@@ -57,7 +57,7 @@ def request_cancel(tx: Tx, group_id: str, request: Mapping[str, Json] | None) ->
 def to_cancel(tx: Tx) -> Group | None:
     """Returns a group whose members are being cancelled, if there is one."""
     row = tx.row("groups.to_cancel")
-    return None if row is None else of_row(row)
+    return None if row is None else GROUPS.value(row)
 
 
 def set_webhook(tx: Tx, group_id: str, webhook: Mapping[str, Json]) -> None:
@@ -72,7 +72,3 @@ def webhook(tx: Tx, group_id: str) -> tuple[Mapping[str, Json] | None, str | Non
 
 def told(tx: Tx, group_id: str, delivery_id: str) -> None:
     tx.execute("groups.told", group_id=group_id, delivery_id=delivery_id)
-
-
-def of_row(row: Row) -> Group:
-    return GROUPS.value(row)

@@ -151,7 +151,7 @@ def get(tx: Tx, job_id: str) -> Job | None:
 
 
 def get_many(tx: Tx, job_ids: Iterable[str]) -> dict[str, Job]:
-    return {job.job_id: job for job in _jobs(tx.rows("jobs.get_many", job_ids=column_codec.key_set(job_ids)))}
+    return {job.job_id: job for job in of_rows(tx.rows("jobs.get_many", job_ids=column_codec.key_set(job_ids)))}
 
 
 def chains(tx: Tx, job_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -240,7 +240,7 @@ def decide(tx: Tx, job_id: str, decision: Decision) -> bool:
 
 
 def undecided(tx: Tx, limit: int) -> list[Job]:
-    return _jobs(tx.rows("jobs.undecided", limit=limit))
+    return of_rows(tx.rows("jobs.undecided", limit=limit))
 
 
 def close_with_run(tx: Tx, job_id: str, outcome: RunStatus, error: Fingerprint | None, finished_at: Instant) -> bool:
@@ -259,17 +259,17 @@ def close_with_run(tx: Tx, job_id: str, outcome: RunStatus, error: Fingerprint |
 def running(tx: Tx, node_id: str | None = None, limit: int = 1_000_000) -> list[Job]:
     """Returns the running jobs of one node, or of all nodes."""
     if node_id is None:
-        return _jobs(tx.rows("jobs.running", limit=limit))
-    return _jobs(tx.rows("jobs.running_on", node_id=node_id, limit=limit))
+        return of_rows(tx.rows("jobs.running", limit=limit))
+    return of_rows(tx.rows("jobs.running_on", node_id=node_id, limit=limit))
 
 
 def running_of(tx: Tx, office_id: str) -> list[Job]:
-    return _jobs(tx.rows("jobs.running_of", office_id=office_id))
+    return of_rows(tx.rows("jobs.running_of", office_id=office_id))
 
 
 def chain(tx: Tx, chain_id: str) -> list[Job]:
     """Returns the whole chain from its first job, in the order of its links."""
-    found = {job.retry_of: job for job in _jobs(tx.rows("jobs.chain", chain_id=chain_id))}
+    found = {job.retry_of: job for job in of_rows(tx.rows("jobs.chain", chain_id=chain_id))}
     line = [found[None]] if None in found else []
     while line and line[-1].job_id in found:
         line.append(found[line[-1].job_id])
@@ -332,11 +332,11 @@ def answered(tx: Tx, job_id: str) -> Freed | None:
 
 
 def unanswered(tx: Tx, now: Instant, limit: int) -> list[Job]:
-    return _jobs(tx.rows("jobs.unanswered", now=now, limit=limit))
+    return of_rows(tx.rows("jobs.unanswered", now=now, limit=limit))
 
 
 def expired(tx: Tx, now: Instant, limit: int) -> list[Job]:
-    return _jobs(tx.rows("jobs.expired", now=now, limit=limit))
+    return of_rows(tx.rows("jobs.expired", now=now, limit=limit))
 
 
 def next_instant(tx: Tx) -> Instant | None:
@@ -435,7 +435,7 @@ def from_position(
 
 def queue(tx: Tx, office_id: str, after: Place | None, limit: int) -> list[Job]:
     """Returns a page of the office's queue in order, waiting jobs included."""
-    return _jobs(tx.rows("jobs.queue", office_id=office_id, limit=limit, **_key(after or _FRONT)))
+    return of_rows(tx.rows("jobs.queue", office_id=office_id, limit=limit, **_key(after or _FRONT)))
 
 
 def queue_places(tx: Tx, office_id: str, after: Place | None, limit: int) -> list[tuple[Place, bool]]:
@@ -450,24 +450,19 @@ def member_at(tx: Tx, group_id: str, sequence: int) -> str | None:
 
 
 def unstarted_members(tx: Tx, group_id: str, limit: int) -> list[Job]:
-    return _jobs(tx.rows("jobs.unstarted_members", group_id=group_id, limit=limit))
+    return of_rows(tx.rows("jobs.unstarted_members", group_id=group_id, limit=limit))
 
 
 def queued_members(tx: Tx, group_id: str, limit: int) -> list[Job]:
-    return _jobs(tx.rows("jobs.queued_members", group_id=group_id, limit=limit))
+    return of_rows(tx.rows("jobs.queued_members", group_id=group_id, limit=limit))
 
 
 def live_members(tx: Tx, group_id: str, limit: int) -> list[Job]:
-    return _jobs(tx.rows("jobs.live_members", group_id=group_id, limit=limit))
+    return of_rows(tx.rows("jobs.live_members", group_id=group_id, limit=limit))
 
 
 def members(tx: Tx, group_id: str) -> list[Job]:
-    return _jobs(tx.rows("jobs.members", group_id=group_id))
-
-
-def of_rows(rows: Iterable[Row]) -> list[Job]:
-    """Returns the jobs of whole rows, which `keyset_pagination.py` found."""
-    return _jobs(rows)
+    return of_rows(tx.rows("jobs.members", group_id=group_id))
 
 
 def shown(row: Row) -> dict[str, Any]:
@@ -531,5 +526,6 @@ def _freed(row: Row) -> Freed:
     return Freed(job_id, office_id, lane_id, is_free and unmet == 0, (-priority, position), is_asking)
 
 
-def _jobs(rows: Iterable[Row]) -> list[Job]:
+def of_rows(rows: Iterable[Row]) -> list[Job]:
+    """Returns the jobs of whole rows."""
     return [JOBS.value(row) for row in rows]

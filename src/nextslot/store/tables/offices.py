@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 from nextslot.domain import Office
-from nextslot.store.contract import Row, Tx
+from nextslot.store.contract import Tx
 
 from . import column_codec
 from .jobs import Place
@@ -67,6 +67,4 @@ def set_last_position(tx: Tx, office_id: str, position: int) -> None:
 
 
 # Cached, because every request reads its office and offices rarely change.
-@lru_cache(maxsize=1024)
-def _office(row: Row) -> Office:
-    return OFFICES.value(row)
+_office = lru_cache(maxsize=1024)(OFFICES.value)
