@@ -312,5 +312,3 @@ export function More({ cursor, load, isLoading }) {
   return html`<p class="more" ref=${place}>
     <button onClick=${() => load()} disabled=${isLoading}>${isLoading ? t("loading_more") : t("more")}</button></p>`;
 }
-
-export const Dot = ({ children }) => html`<span class="dot">${children}</span>`;
