@@ -106,7 +106,7 @@ def texts(query: Mapping[str, Any]) -> dict[str, str]:
 def part(text: str) -> str:
     """Returns a part of a path, quoted: an id or a name. Raises Invalid for a text that would change the path."""
     if text in ("", ".", ".."):
-        raise Invalid(f"{text!r} is neither an id nor a name")
+        raise Invalid(f"{text!r} is neither an id nor a name; give one that a list shows")
     return quote(text, safe="")
 
 
@@ -168,4 +168,4 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, (tuple, set, frozenset)):
         return list(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} has no form in JSON; convert it to text or a number first")

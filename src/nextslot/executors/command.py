@@ -332,7 +332,8 @@ def register_command(job_types: JobTypes, name: str, command: CommandType, guard
 def _needs(command: CommandType, engine: EngineSettings) -> dict[str, int]:
     """Returns the resources of a run on an engine: a slot of it, its units there, and those of the job type."""
     if unknown := sorted(command.engine_units.keys() - engine.units.keys()):
-        raise Invalid(f"the engine {engine.name!r} has no units {unknown[0]!r}", field="engine_units")
+        there = ", ".join(sorted(engine.units)) or "none"
+        raise Invalid(f"the engine {engine.name!r} has no units {unknown[0]!r}; it has: {there}", field="engine_units")
     units = {unit_of(engine.name, unit): count for unit, count in command.engine_units.items()}
     return {engine.name: 1, **units, **command.resources}
 

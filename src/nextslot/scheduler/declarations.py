@@ -335,5 +335,6 @@ async def _report_schedules(services: "Services", template_id: str, declared: De
 def expression_of(expression: str | None, every: timedelta | None) -> str:
     """Returns the given cron expression, or the one that `every` stands for."""
     if (expression is None) == (every is None):
-        raise Invalid('give either a cron expression, such as "0 7 * * *", or every=timedelta(…)', field="cron")
+        said = "is missing" if every is None else "stands beside `every`"
+        raise Invalid(f'{said}; give either a cron expression, such as "0 7 * * *", or every=timedelta(…)', "cron")
     return expression if expression is not None else cron.every(every or timedelta())

@@ -170,7 +170,7 @@ class Scheduler(Lifespan):
         thumbnail.submit(path="a.png")`. The job type has the function's name unless `name` is given. `job_options`,
         such as `priority`, apply to its jobs."""
         if callable(name):
-            raise Invalid("write @scheduler.job_type() with parentheses", field="job_type")
+            raise Invalid("is the function itself; write @scheduler.job_type() with parentheses", "job_type")
 
         def register(function: Any) -> JobHandle[Any, Any]:
             if isinstance(function, JobHandle):

@@ -83,6 +83,6 @@ def _request(one: Waiting) -> NewJob:
     options = json.loads(one.options)
     wrong = [name for name in _NOT_OPTIONS if name in options]
     if wrong:
-        raise Invalid("cannot be given among the options of nextslot_enqueue", field=wrong[0])
+        raise Invalid("cannot be an option of nextslot_enqueue; leave it out", field=wrong[0])
     new = arguments.new_job(job_type=one.job_type, params=json.loads(one.params), **options)
     return replace(new, created_by=one.sent_by)

@@ -39,11 +39,11 @@ def failures(
 ) -> None:
     """Show failures that are alike: how often, when, and with which error.
 
-    With a fingerprint: retry them, mute them, or note something about them.
+    With a fingerprint: retry them, mute them, or store a note about them.
     """
     changes = arguments.given(muted=mute) | ({} if note is None else {"note": note or None})
     if fingerprint is None and (retry or changes):
-        raise typer.BadParameter("give the fingerprint of the failures to retry, mute or note")
+        raise typer.BadParameter("nothing says which failures; give a fingerprint, as `nextslot failures` lists them")
     begin = datetime.now(UTC) - timedelta(seconds=arguments.seconds(since))
     if fingerprint is None:
         kept = None if muted else False

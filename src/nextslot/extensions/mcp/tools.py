@@ -507,7 +507,7 @@ def _add_resources(server: MCPServer[Any], connect: Connect) -> None:
 async def _run_of(api: Api, job_id: str) -> str:
     job = await _last_of(api, job_id)
     if job.get("run") is None:
-        raise ResourceError(f"job {job_id} is {job['status']} and has not run yet")
+        raise ResourceError(f"job {job_id} is {job['status']} and has not run yet; wait_for_job waits for it")
     return str(job["run"]["run_id"])
 
 
