@@ -12,7 +12,7 @@ class NextslotError(Exception):
     status: int | None = None
 
     def data(self) -> Mapping[str, object]:
-        """What a program may want besides the sentence."""
+        """Returns what a program may need in addition to the sentence."""
         return {}
 
 
@@ -188,7 +188,7 @@ class DiskLow(Unavailable):
 
 
 class Fenced(Unavailable):
-    """This node was taken for lost, so that its work is somebody else's now: what it wanted to store is not stored."""
+    """The other nodes hold this node for lost and recover its work, so nothing that it writes is stored."""
 
 
 class CommitUnknown(Unavailable):

@@ -48,9 +48,10 @@ OF_CLIENT = {
 OF_SCHEDULER = {
     "accept", "accept_group", "accept_retry", "accept_signal", "chain", "event_pages",
     "expected_direct_start", "for_caller", "job_of_link", "members", "progress", "readiness", "run_of", "running",
-    "signal_by_link", "templates.store", "schedules.made", "schedules.store", "webhooks.secret", "webhooks.shown_to", "keys.find",
-    "keys.find_all", "keys.get", "keys.is_guarded", "keys.note_use_soon", "keys.now", "keys.opens",
-    "keys.watch", "failures.get",
+    "signal_by_link", "templates.store", "schedules.made", "schedules.store", "webhooks.secret", "webhooks.shown_to",
+    "keys.find",
+    "keys.find_all", "keys.get", "keys.is_guarded", "keys.note_use_soon", "keys.now", "keys.opens", "keys.watch",
+    "failures.get",
 }  # fmt: skip
 # Arguments that only one of the two has: over HTTP, the server knows the caller and its office by the key, and a create
 # carries its key of idempotency; a scheduler's caller sets the key in its context.

@@ -41,7 +41,7 @@ def test_an_office_from_nothing_to_live_events(tmp_path: Path) -> None:
     assert "QA works on: Test both" in told
     assert "has priority -5" in explained
     assert "role" in explained, explained
-    assert "2 cancelled, 1 told to stop" in cancelled
+    assert "2 cancelled, 1 asked to stop" in cancelled
     assert re.search(r"done\s+4", shown), shown
     assert "job_completed" in shown
     assert "job_completed" in followed

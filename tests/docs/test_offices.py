@@ -65,7 +65,7 @@ def test_what_the_readme_of_the_example_says_to_paste_works_over_http(tmp_path: 
             server.kill()
 
     assert made.startswith('{"items":[')
-    assert ("1 told to stop" in told, '"done":5' in told) == (True, True), told
+    assert ("1 asked to stop" in told, '"done":5' in told) == (True, True), told
     assert (refused["status"], refused["code"]) == (409, "conflict")
 
 

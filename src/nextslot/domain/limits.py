@@ -60,7 +60,7 @@ def is_local(limit_key: str) -> bool:
 
 
 def is_of_jobs(limit_key: str) -> bool:
-    """Whether jobs bring a limit with them: there may be any number of these, and they go when no lane has them."""
+    """Returns whether jobs bring this limit with them. Such limits are deleted when no lane has them any more."""
     return limit_key.startswith(("role:", "affinity:", "key:"))
 
 
@@ -78,8 +78,9 @@ class RateUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A bucket of `burst` that `per_minute` refill. In no span of time is more taken than `burst` and what refills in
-    it; of tokens, only what was taken from a bucket with something in it counts: an end may take more than there is.
+    """A bucket of at most `burst`, which refills by `per_minute`. Starts take from it only what is there.
+
+    The end of a run may take more tokens than are there: work then waits until the bucket has refilled.
     """
 
     per_minute: float

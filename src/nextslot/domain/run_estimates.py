@@ -85,7 +85,7 @@ def guess(known: Iterable[Estimate]) -> Estimate:
 
 
 def _uncertainty(samples: Sequence[float]) -> float:
-    """Of few runs that happen to be alike, nothing says that others are: one run of a usual spread is added."""
+    """Returns the variance of the mean, with one more run of a usual spread: a few runs may be alike by chance."""
     count = len(samples)
     spread = pstdev([math.log(sample) for sample in samples])
     return math.sqrt(((count - 1) * spread**2 + USUAL_SPREAD**2) / count / count)

@@ -115,13 +115,13 @@ def _predicted(curve: Curve, name: str, sizes: Sizes) -> float | None:
 
 
 def _same(name: str, past: Sequence[Sized]) -> Curve:
-    """All runs are alike."""
+    """Predicts the median duration for every run."""
     usual = math.exp(median(math.log(max(run.seconds, SHORTEST)) for run in past))
     return lambda size: usual
 
 
 def _power(name: str, past: Sequence[Sized]) -> Curve | None:
-    """The duration grows with a power of the size."""
+    """Predicts a duration that grows with a power of the size."""
     points = _points(name, past)
     if any(size <= 0 for size, _ in points):
         return None
@@ -133,7 +133,7 @@ def _power(name: str, past: Sequence[Sized]) -> Curve | None:
 
 
 def _line(name: str, past: Sequence[Sized]) -> Curve | None:
-    """The duration is a fixed time and so much for each unit of the size; it is never less than the shortest run."""
+    """Predicts a fixed time plus a time for each unit of the size, but at least half of the shortest run."""
     points = _points(name, past)
     line = _robust_line(points)
     if line is None:
@@ -144,7 +144,7 @@ def _line(name: str, past: Sequence[Sized]) -> Curve | None:
 
 
 def _words(name: str, past: Sequence[Sized]) -> Curve | None:
-    """Each of a few values has a duration of its own."""
+    """Predicts a duration for each value of a parameter that has few values."""
     by_value: dict[Size, list[float]] = {}
     for run in past:
         if name in run.sizes:

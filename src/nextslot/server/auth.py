@@ -18,7 +18,7 @@ from .known_keys import KnownKeys, key_text
 from .problems import HttpProblem
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-# How long a request with a wrong key, or with none, holds a place of its lane: beside others the lane has two places.
+# How long a request with a wrong key, or with none, holds a place of its lane. All of these share one lane.
 REFUSED_SECONDS = 0.01
 
 

@@ -20,8 +20,8 @@ RESTS = 3.0
 MOST_REST_SECONDS = 30.0
 # How long a long request pauses for others, in times of what it worked.
 PAUSES = 2.0
-# A lane that has more requests in progress than this, on average over about a second, is busy. Beside one that got at
-# most half as many, its places rest after each request: in times of the request's duration, at most so long.
+# A lane with more requests in progress than this, on average over about a second, is busy. While another lane gets at
+# most half as much, its places rest after each request: in times of the request's duration, at most so long.
 BUSY = 0.5
 PLACE_RESTS = 2.0
 MOST_PLACE_REST_SECONDS = 0.25
@@ -117,7 +117,7 @@ class FairShares:
 
     @asynccontextmanager
     async def bulk(self, name: str) -> AsyncIterator[None]:
-        """Waits for the lane's last request about many jobs, and then, beside others, for a rest after it.
+        """Waits for the end of the lane's last request about many jobs and, if other lanes are active, for a rest.
 
         The transaction of one such request keeps all writers waiting, so a lane may fill a quarter of the time.
         """
@@ -161,7 +161,7 @@ class FairShares:
         return lane.load * math.exp(lane.load_at - now)
 
     def _must_rest(self, lane: _Lane, now: float) -> bool:
-        """Returns whether a lane is busy beside one that gets less, and has sent something in the last second."""
+        """Returns whether a lane is busy while another one, active in the last second, gets at most half as much."""
         return self._load(lane, now) > BUSY and any(
             now - one.seen < ACTIVE_SECONDS and 2 * one.recent(now) <= lane.recent(now)
             for one in self._lanes.values()

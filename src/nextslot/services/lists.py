@@ -313,7 +313,7 @@ def _status(tx: Tx, now: Instant) -> SchedulerStatus:
 
 
 def _is_of_one_job(limit: Limit) -> bool:
-    """Whether it is one of any number of limits that jobs bring with them."""
+    """Returns whether jobs bring this limit with them, so that there may be thousands of its kind."""
     return limit.limit_key.startswith(("affinity:", "key:"))
 
 

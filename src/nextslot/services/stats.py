@@ -1,4 +1,4 @@
-"""Statistics: a series of points from the rollups, at a cost that depends on the range asked for and not on history."""
+"""Statistics: a series of points from the rollups, at a cost that depends on the requested range and not on history."""
 
 from bisect import bisect_left
 from collections import Counter

@@ -254,7 +254,7 @@ class Relay(Response):
             (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in {**waited, **more}.items()
         ]
 
-    # Beside it.
+    # Comments and forecasts, while the answer has not come.
 
     async def _comment(self, send: Send) -> None:
         """Writes comments while the answer does not come. Ends the stream, and returns, when its key has ended."""

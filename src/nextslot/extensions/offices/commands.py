@@ -268,8 +268,8 @@ def cancel_all(
         what = f"all jobs of the office {office_id}" + (f" that belong to the task {task}" if task else "")
         output.confirm(f"cancel {what}?")
     done = _offices(session).cancel_all(office_id, task, running)
-    told = f"{done.cancelled} cancelled, {done.stopping} told to stop, {done.finishing} left to finish"
-    session.show(done.json, lambda: output.say(told))
+    counts = f"{done.cancelled} cancelled, {done.stopping} asked to stop, {done.finishing} left to finish"
+    session.show(done.json, lambda: output.say(counts))
 
 
 def priority(

@@ -30,7 +30,7 @@ from nextslot.executors.engines.contract import (
 PREFIX = "nextslot-"
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 CONNECT_SECONDS, ANSWER_SECONDS, MOST_ANSWER_BYTES = 5.0, 30.0, 64 * 1024 * 1024
-# The list has the jobs of everybody since the start of the cluster. So a few runs are asked for one by one.
+# The list has the jobs of all users since the start of the cluster, so a few runs are requested one by one.
 MOST_SINGLE = 20
 # Ended jobs wait so long for their deletion: Ray refuses it until it has seen the end, and a job that is deleted in the
 # second after that comes back as a failed one.

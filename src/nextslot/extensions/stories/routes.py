@@ -13,7 +13,7 @@ from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_default, scheduler_for
 from nextslot.server.problems import HttpProblem, content_of
 from nextslot.server.responses import answer, event, stream, unless_hung_up, wants_stream
-from nextslot.server.routes.direct import begun, told
+from nextslot.server.routes.direct import begun, direct_events
 from nextslot.server.routing import always, needs, router
 from nextslot.services.read_run_files import RunFileService
 
@@ -46,7 +46,7 @@ class Asked(BaseModel):
     model: Model | None = None
     tags: Tags | None = None
     wait_timeout_seconds: Wait | None = None
-    webhook_url: Url | None = Field(None, description="Is told when the work has ended")
+    webhook_url: Url | None = Field(None, description="Gets a message when the work has ended")
 
     def ignored(self) -> list[str]:
         """Returns the names of ignored fields, in alphabetical order."""
@@ -177,7 +177,7 @@ async def _answered(request: Request, job_type: str, body: Asked, params: dict[s
             except HttpProblem as error:
                 return event(content_of(error), event="error")
 
-        return stream(await begun(told(scheduler, job_type, params, options, last)), request)
+        return stream(await begun(direct_events(scheduler, job_type, params, options, last)), request)
     ended = await unless_hung_up(request, scheduler.run_direct(job_type, params, **options))
     return Response(status_code=204) if ended is None else answer(await shown(ended))
 

@@ -103,7 +103,7 @@ async def run_direct(name: Named, body: DirectBody, request: Request) -> Respons
     if caller.key_id is not None:
         options["created_by"] = caller.name
     if wants_stream(request):
-        return stream(await begun(told(scheduler, name, body.params, options, _shown)), request)
+        return stream(await begun(direct_events(scheduler, name, body.params, options, _shown)), request)
     ended = await unless_hung_up(request, scheduler.run_direct(name, body.params, **options))
     return Response(status_code=204) if ended is None else answer(ended.to_dict())
 
@@ -190,7 +190,7 @@ async def begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, No
     return all_of_them()
 
 
-async def told(
+async def direct_events(
     scheduler: Services,
     job_type: str,
     params: dict[str, Any],

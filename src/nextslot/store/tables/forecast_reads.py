@@ -79,7 +79,7 @@ def queued_offices(tx: Tx, limit: int) -> list[str]:
 
 
 def scheduled_offices(tx: Tx, limit: int) -> set[str]:
-    """The offices of the schedules that fire next."""
+    """Returns the offices of the schedules that fire next."""
     return {row[0] for row in tx.rows("forecast.scheduled_offices", limit=limit)}
 
 
@@ -104,12 +104,12 @@ def lanes_of(tx: Tx, office_ids: Iterable[str]) -> Rows:
 
 
 def limits(tx: Tx) -> Rows:
-    """All limits but those that jobs bring with them, of which there may be any number."""
+    """Returns all limits except those that jobs bring with them, of which there may be many."""
     return _copy(tx, "forecast.limits")
 
 
 def limits_of(tx: Tx, lanes_: Rows) -> Rows:
-    """The limits of some lanes that their jobs bring with them."""
+    """Returns those limits of some lanes that their jobs bring with them."""
     keys = {key for text in lanes_.column("local") for key in lane_limits(text) if is_of_jobs(key)}
     return _copy(tx, "limits.get_many", limit_keys=column_codec.key_set(keys))
 

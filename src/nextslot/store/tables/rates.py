@@ -39,7 +39,7 @@ def next_wake(tx: Tx) -> Instant | None:
 
 
 def wake(tx: Tx, now: Instant) -> list[str]:
-    """The limits whose buckets let work start again; from now on they hold nothing back."""
+    """Returns the limits whose buckets let work start again, and stores that nothing waits for them."""
     due = [key for (key,) in tx.rows("rates.due", now=now)]
     if due:
         tx.execute("rates.woken", now=now)
