@@ -150,8 +150,8 @@ BUGS = (
     Bug(
         "a node takes the slots of nodes whose names begin alike",
         "engine/dispatch/limits_and_slots.py",
-        "return int(slot) if node == self.node else None",
-        "return int(slot) if node.startswith(self.node) else None",
+        "if node != self.node:",
+        "if not node.startswith(self.node):",
         "tests/simulation/test_small_pages.py",
     ),
     Bug(
@@ -193,8 +193,8 @@ BUGS = (
     Bug(
         "lanes of several roles are taken for one",
         "engine/dispatch/limits_and_slots.py",
-        "wanted = (office.office_id, role, job_type, told)",
-        "wanted = (office.office_id, None, job_type, told)",
+        "wanted = (office.office_id, role, job_type, needs)",
+        "wanted = (office.office_id, None, job_type, needs)",
     ),
     Bug(
         "slots stay taken in memory",
