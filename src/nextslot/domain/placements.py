@@ -1,9 +1,9 @@
 """Placements: where a run is that an engine has, and what was decided when it was handed over."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated
 
 from .bounds import Json
 from .declared_values import Says, Value
@@ -39,15 +39,8 @@ class PlacementSpec:
     quota_pattern: str | None = None
     quota_resource: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
-    @classmethod
-    def of_json(cls, given: Mapping[str, Any]) -> Self:
-        return cls(**given)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Placement:
     """What is stored of a run on an engine until it ends."""
 

@@ -1,6 +1,7 @@
 """Placements, the runs that engines have: rows to values and back, one function a statement."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from nextslot.domain.placements import Placement, PlacementSpec, PlacementState
@@ -13,7 +14,7 @@ from . import column_codec
 def begin(tx: Tx, run_id: str, job_id: str, spec: PlacementSpec, token_hash: str, now: Instant) -> None:
     """Stores that a run starts on an engine, in the transaction that starts it."""
     values = {"run_id": run_id, "job_id": job_id, "engine": spec.engine, "token_hash": token_hash, "now": now}
-    tx.execute("placements.begin", **values, spec=column_codec.dumps(spec.to_json()))
+    tx.execute("placements.begin", **values, spec=column_codec.dumps(asdict(spec)))
     tx.execute("placements.untimed", run_id=run_id, shown=_shown(spec.engine, PlacementState.SUBMITTING, None))
 
 
@@ -83,14 +84,5 @@ def _shown(engine: str, state: PlacementState, handle: str | None) -> str:
 
 
 def _placement(row: Sequence[Any]) -> Placement:
-    run_id, spec, state, handle, token_hash, placed_at, claimed_at, lease_until = row
-    return Placement(
-        run_id=run_id,
-        spec=PlacementSpec.of_json(column_codec.loads(spec)),
-        state=PlacementState(state),
-        handle=handle,
-        token_hash=token_hash,
-        placed_at=placed_at,
-        claimed_at=claimed_at,
-        lease_until=lease_until,
-    )
+    run_id, spec, state, *rest = row
+    return Placement(run_id, PlacementSpec(**column_codec.loads(spec)), PlacementState(state), *rest)
