@@ -214,6 +214,33 @@ async def test_a_key_that_may_submit_cancels_its_own_jobs_and_no_others(tmp_path
         assert (await cancelled(texts["mine"]))[0] in (200, 202)
 
 
+async def test_a_job_or_group_that_a_key_triggers_by_hand_is_its_own(tmp_path: Path) -> None:
+    async with neighbours(tmp_path, "a", "b") as (server, _):
+        scheduler = server.scheduler
+        _, mine = await scheduler.keys.create("mine", ["submit"], "a")
+        _, yours = await scheduler.keys.create("yours", ["submit"], "a")
+        one = await scheduler.templates.create("one", "gate", office_id="a")
+        some = await scheduler.templates.create(
+            "some", office_id="a", jobs=[{"job_type": "gate"}, {"job_type": "gate"}], mode="sequential"
+        )
+        job_ids = []
+        async with client_of(server, mine) as client, client_of(server, yours) as stranger:
+            for template in (one, some):
+                schedule = await scheduler.schedules.create(
+                    template.name, template.template_id, "@yearly", office_id="a"
+                )
+                made = (await client.post(f"/api/schedules/{schedule.schedule_id}/trigger", json={})).json()
+                job_ids += [job["job_id"] for job in made.get("jobs", [made])]
+            owners = [(await scheduler.job(job_id)).created_by for job_id in job_ids]
+            refused = [(await stranger.post(f"/api/jobs/{job_id}/cancel")).status_code for job_id in job_ids]
+            # The last member first: the end of one that comes before it would end it too.
+            cancelled = [(await client.post(f"/api/jobs/{one}/cancel")).status_code for one in reversed(job_ids)]
+
+        assert owners == ["mine"] * 3
+        assert refused == [403] * 3
+        assert set(cancelled) <= {200, 202}
+
+
 async def test_a_dry_run_needs_the_right_to_submit_and_stores_nothing(tmp_path: Path) -> None:
     async with neighbours(tmp_path, "a", "b") as (server, _):
         _, narrow = await server.scheduler.keys.create("narrow", ["submit"], "a", job_types=["echo"])

@@ -42,13 +42,18 @@ def of_schedule(
     instant: Instant | None,
     params: Mapping[str, Json] | None = None,
     priority: int | None = None,
+    created_by: str | None = None,
 ) -> NewJob | NewGroup:
     """Makes the job or group of an occurrence, or of a manual trigger, which may set parameters and a priority.
 
     The schedule's overrides apply to every job of a group.
     """
     wanted = schedule.priority if priority is None else priority
-    same: dict[str, Any] = {"office_id": schedule.office_id, "schedule_id": schedule.schedule_id}
+    same: dict[str, Any] = {
+        "office_id": schedule.office_id,
+        "schedule_id": schedule.schedule_id,
+        "created_by": created_by,
+    }
     if template.jobs is None:
         return NewJob(**{name: getattr(template, name) for name in SHARED})._replace(
             params=merged(template.params, schedule.param_overrides, params),

@@ -87,10 +87,12 @@ class ScheduleService:
         self, schedule_id: str, *, params: dict[str, Json] | None = None, priority: int | None = None
     ) -> Job | Group:
         """Creates a job or group of a schedule now, by hand. This is not stored as an occurrence."""
-        content = [schedule_id, params, priority]
-        once: Once[Job | Group] = Once("trigger", self._access.context.office_id, content, _ids)
+        context, content = self._access.context, [schedule_id, params, priority]
+        created_by = None if context.actor is None or context.actor.key_id is None else context.actor.name
+        once: Once[Job | Group] = Once("trigger", context.office_id, content, _ids)
         return await self._access.create(
-            lambda tx: self._trigger.trigger(tx, schedule_id, params, priority, self._access.clock.now()), once=once
+            lambda tx: self._trigger.trigger(tx, schedule_id, params, priority, created_by, self._access.clock.now()),
+            once=once,
         )
 
     async def made(self, made_id: str) -> Job | Group:

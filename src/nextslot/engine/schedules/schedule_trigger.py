@@ -120,7 +120,13 @@ class ScheduleTrigger:
         return replace(schedule, accounted_until=max(schedule.accounted_until, now))
 
     def trigger(
-        self, tx: Tx, schedule_id: str, params: Mapping[str, Json] | None, priority: int | None, now: Instant
+        self,
+        tx: Tx,
+        schedule_id: str,
+        params: Mapping[str, Json] | None,
+        priority: int | None,
+        created_by: str | None,
+        now: Instant,
     ) -> Job | Group:
         """Creates a job or group of this schedule by hand, now. It is not an occurrence, and ignores `enabled` and
         `overlap`.
@@ -137,7 +143,7 @@ class ScheduleTrigger:
         problems = list(request_checks.json_problems("params", params)) if params is not None else []
         if problems:
             raise Invalid(problems)
-        [made] = self._make(tx, [of_schedule(schedule, template, None, params, priority)], now)
+        [made] = self._make(tx, [of_schedule(schedule, template, None, params, priority, created_by)], now)
         if isinstance(made, Invalid):
             raise made
         progress = Progress(schedule_id, now, schedule.accounted_until, schedule.next_trigger_at)
