@@ -58,13 +58,13 @@ def seconds_of_headers(headers: Mapping[str, str], now: Instant) -> float | None
     resets = [
         seconds
         for name, value in known.items()
-        if (match := _RESET.fullmatch(name)) and not _remains(known, name, match)
+        if _RESET.fullmatch(name) and not _remains(known, name)
         if (seconds := seconds_of(value, now)) is not None
     ]
     return max(resets, default=None)
 
 
-def _remains(known: Mapping[str, str], name: str, match: re.Match[str]) -> bool:
+def _remains(known: Mapping[str, str], name: str) -> bool:
     left = known.get(name.replace("reset", "remaining"), "0").strip()
     return left.replace(".", "", 1).isdigit() and float(left) > 0
 

@@ -101,7 +101,7 @@ def note_passed_over_by_caller(round_: DispatchRound, started: Lane) -> None:
 
 def _earlier(round_: DispatchRound, office: OfficeCounters, started: FirstInLane) -> list[Lane]:
     """Returns the first lanes of the office that a limit holds back and whose first job may be before `started`."""
-    found = _held_back(round_, office, office.waiting)
+    found = _held_back(round_, office.waiting)
     while True:
         found = sorted(
             (lane for lane in found if office.bound(lane.lane_id) <= started.place.bound),
@@ -111,15 +111,15 @@ def _earlier(round_: DispatchRound, office: OfficeCounters, started: FirstInLane
         needed = [
             class_key
             for class_key, front in (office.unread or {}).items()
-            if front.place[:2] < last and _held_back(round_, office, [front.lane_id])
+            if front.place[:2] < last and _held_back(round_, [front.lane_id])
         ]
         if not needed:
             return found
         for class_key in needed:
-            found += _held_back(round_, office, round_.counters.read_more(office, class_key))
+            found += _held_back(round_, round_.counters.read_more(office, class_key))
 
 
-def _held_back(round_: DispatchRound, office: OfficeCounters, lane_ids: Sequence[int]) -> list[Lane]:
+def _held_back(round_: DispatchRound, lane_ids: Sequence[int]) -> list[Lane]:
     found = [round_.engine.lanes.lane(round_.tx, lane_id) for lane_id in lane_ids]
     return [
         lane
