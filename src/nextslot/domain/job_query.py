@@ -61,10 +61,6 @@ class JobSearch(JobFilter):
     error_words: tuple[str, ...] = ()
     params: tuple[Param, ...] = ()
 
-    @property
-    def is_empty(self) -> bool:
-        return all(getattr(self, field.name) in ((), None) for field in fields(self))
-
     def matches(self, job: Any) -> bool:
         return JobFilter.matches(self, job) and self.finds(job.title, job.error_line, lambda: job.params)
 
