@@ -18,7 +18,7 @@ from nextslot.system.instant import Instant
 from . import JobStatus
 from .filters import JobFilter, folded
 
-# What is indexed of a title, and how much one query says.
+# How many characters of a title are indexed; the longest indexed word; the most terms and characters of a query.
 READ_CHARACTERS = 1_000
 LONGEST_WORD = 100
 MOST_TERMS = 30

@@ -26,7 +26,7 @@ BY_DEADLINE = "deadline"
 
 
 class Answer(StrEnum):
-    """`fail` is only the answer of a deadline."""
+    """The answer to a wait. Only a deadline gives `fail`."""
 
     APPROVE = "approve"
     REJECT = "reject"
@@ -90,7 +90,7 @@ def problems(field: str, wait: object) -> Iterator[Problem]:
 
 
 def completed(wait: Mapping[str, Json]) -> dict[str, Json]:
-    """Returns a wait with all its parts: without an answer it is rejected, and everybody who may operate may answer."""
+    """Returns a wait with its defaults: its deadline rejects, and every caller with the scope `operate` may answer."""
     return {
         "name": wait["name"],
         "question": wait.get("question"),

@@ -38,7 +38,7 @@ class FilesOfNodes:
         self._access = access
         self._clock = clock
         self.node = node
-        # It never changes once it is stored.
+        # The secret of the nodes, which never changes once it is stored; None until it was read.
         self._secret: str | None = None
         self._client: AsyncClient | None = None
 

@@ -63,7 +63,7 @@ class InboxService:
         is_behind = False
         try:
             new = _request(one)
-            # Read first: a job that is not in the inbox any more exists when the transaction below begins.
+            # Reads the inbox first: a job that has left the inbox exists when the transaction below begins.
             is_behind = await self._is_behind(new)
             await self._access.create(lambda tx: self._inbox.take(tx, one, new, self._clock.now()))
         except (OverQuota, Unavailable, StoreError) as error:

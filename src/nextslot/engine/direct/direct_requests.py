@@ -187,9 +187,9 @@ class DirectExecutionHandler:
         now: Instant,
         waited_us: int = 0,
     ) -> Direct | None:
-        """Stores an outcome, which was known `waited_us` before. Returns None if the execution had ended already.
+        """Stores an outcome that was known `waited_us` ago. Returns None if the execution had ended already.
 
-        A direct execution has no job: its caller's id for it stands in for the job's id.
+        A direct execution has no job, so `_job_id` is the id that the caller chose.
         """
         ended = direct.finish(tx, run_id, outcome, Instant(now - waited_us))
         if ended is None:

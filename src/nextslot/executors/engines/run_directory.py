@@ -82,7 +82,7 @@ class RunDirectory:
         stop = {"kind": kind, "grace_seconds": grace_seconds}
         records.replace(str(self.path), records.STOP, json.dumps(stop).encode())
 
-    # Reads of the scheduler.
+    # The methods with which the scheduler reads the records.
 
     def look(self, position: int) -> Look:
         """Reads the records, and the output from a position on."""

@@ -96,7 +96,7 @@ def _annotations(name: str) -> ToolAnnotations:
 
 @contextmanager
 def _refusals(kind: type[Exception] = ToolError) -> Any:
-    """Makes the answer to a refused request of its sentence, with what an agent can do."""
+    """Answers a refused request with its sentence, and with what the agent can do."""
     try:
         yield
     except NextslotError as error:

@@ -183,7 +183,7 @@ def _request(handle: str, submission: Submission) -> dict[str, Any]:
         "entrypoint": f"exec {shlex.join(submission.argv)}",
         "submission_id": handle,
         "runtime_env": runtime,
-        # Without CPUs of its own, a job runs on the head, and any number of them at once.
+        # Ray runs a job that requests no CPU on the head node, and any number of such jobs at once.
         NUMBERS[CPUS]: 1,
     }
     for name, field in NUMBERS.items():
