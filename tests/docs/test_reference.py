@@ -88,6 +88,7 @@ def test_every_way_to_add_a_job_type_is_listed_with_its_parameters() -> None:
         "runs_inside",
         "isolated",
         "placing",
+        "is_placed",
     }
     used_by_others |= {"add_table", "prepared", "configure", "replace", "of_claim"}  # By the configuration of a server.
     assert listed == {
