@@ -199,8 +199,7 @@ class JobTypes:
 
     def is_placed(self, name: str) -> bool:
         """Returns whether an engine runs jobs of a type."""
-        job_type = self._types.get(name)
-        return job_type is not None and job_type.placing is not None
+        return self.placing(name) is not None
 
     def has_session(self, name: str) -> bool:
         job_type = self._types.get(name)
