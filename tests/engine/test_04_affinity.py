@@ -125,6 +125,29 @@ async def test_a_pause_holds_back_what_is_loaded_as_well(tmp_path: Path) -> None
         assert "".join(started) == "AB"
 
 
+async def test_a_waiting_caller_holds_back_what_is_loaded_as_well(tmp_path: Path) -> None:
+    limits = Limits(resources={"gpu": 1, "disk": 1}, affinity_waits={"gpu": 100})
+    async with running_scheduler(tmp_path, limits=limits, concurrency=5) as scheduler:
+        await scheduler.offices.create("other", max_concurrent_jobs=5)
+        started = watched(scheduler)
+
+        @scheduler.job_type("copy", resources=["disk"])
+        async def copy(run: Any, seconds: float) -> None:
+            await asyncio.sleep(seconds)
+
+        await ended(scheduler, jobs("A"))
+        await scheduler.submit("copy", {"seconds": 50}, office_id="other")
+        caller = asyncio.ensure_future(scheduler.run_direct("copy", {"seconds": 1}))
+        await asyncio.sleep(1)
+        await scheduler.submit_many([*jobs("A"), *jobs("B", office_id="other")])
+        await asyncio.sleep(1)
+        while_it_waits = "".join(started)
+        await caller
+        await asyncio.sleep(10)
+
+        assert (while_it_waits, "".join(started)) == ("AB", "ABA")
+
+
 async def test_direct_callers_with_what_is_loaded_go_first(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path, limits=PATIENT) as scheduler:
         started = watched(scheduler)

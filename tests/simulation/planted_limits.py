@@ -65,6 +65,13 @@ LIMITS = (
         "if (needs_room",
         SIMULATION,
     ),
+    Bug(
+        "affinity lets a job go past a waiting caller",
+        "engine/dispatch/affinity.py",
+        "if round_.counters.is_closed(lane) or (needs_room",
+        "if round_.counters.office(lane.office_id).is_paused or (needs_room",
+        "tests/engine/test_04_affinity.py::test_a_waiting_caller_holds_back_what_is_loaded_as_well",
+    ),
     # Limits that a purge takes.
     Bug(
         "a purge takes limits that a lane has",
