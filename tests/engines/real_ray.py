@@ -26,6 +26,6 @@ def test_jobs_on_ray_end_whatever_is_killed(tmp_path: Path) -> None:
 
     faults = {"Ray's worker": kill_worker, "all of Ray": kill_everything}
     loop = KillLoop(tmp_path, RayEngine({"address": DASHBOARD}), DASHBOARD, faults, SETTINGS, wait_for_wrapper=30.0)
-    loop.run(lives=6)
+    loop.run(lives=4)
 
     assert all(loop.kills[name] for name in ("scheduler", "wrapper", *faults))
