@@ -5,7 +5,7 @@
 Needs a card and its driver, and takes about a minute. A machine without a network gets the packages with the tree:
 
     uv export --quiet --extra gpu --no-dev --no-emit-project > /tmp/requirements.txt
-    uv pip install --target .cache/gpu --python-version 3.12 --no-deps --requirements /tmp/requirements.txt
+    uv pip install --target .cache/gpu --python-version 3.12 --no-deps --requirements /tmp/requirements.txt .
     PYTHONPATH=$PWD/src:$PWD/.cache/gpu python3.12 scripts/check_gpus.py          there
 
 CUDA is used by its driver alone (`libcuda.so.1`). Ends with 0 if everything held, and prints what it measured.
