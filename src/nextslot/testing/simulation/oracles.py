@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from nextslot.domain.limits import Limits
+from nextslot.engine.dispatch import dispatcher
 from nextslot.store.contract import Tx
 from nextslot.store.maintenance import doctor
 
@@ -128,7 +129,8 @@ class Watch:
         facts = self._facts(tx, now)
         broken += self._judge_starts(facts, started)
         broken += self._unheard(facts, started, new)
-        if is_dispatching and not self._is_full(facts):
+        # After so many starts, the next commit starts the rest.
+        if is_dispatching and len(started) < dispatcher.MOST_STARTS and not self._is_full(facts):
             broken += idle(facts)
         if new:
             broken += self._judge_settings(tx, facts, new)
