@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from nextslot.domain.limits import Limits
+from nextslot.engine.dispatch import dispatcher
 from nextslot.store.contract import Tx
 from nextslot.store.maintenance import doctor
 
@@ -143,7 +144,8 @@ class Watch:
         if self._devices and is_dispatching:
             broken += settings_oracle.wrong_devices(tx, self._devices, self._needs)
         broken += self._unheard(facts, started, new)
-        if is_dispatching and not self._is_full(facts):
+        # After so many starts, the next commit starts the rest.
+        if is_dispatching and len(started) < dispatcher.MOST_STARTS and not self._is_full(facts):
             broken += idle(facts)
         if new:
             broken += self._judge_settings(tx, facts, new)
