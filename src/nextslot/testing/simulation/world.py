@@ -587,7 +587,7 @@ def simulate(
     dumps: bool = False,
     clients: type[Clients] | None = None,
 ) -> History:
-    """Simulates one history, from a seed or from the given actions, with clients of this class or of the seed's."""
+    """Simulates one history, from a seed or the given actions, with clients of this class or those of its number."""
     memory = Path("/dev/shm")  # A simulation's files need not survive, and a disk is slower.
     if directory is None and memory.is_dir() and os.access(memory, os.W_OK):
         directory = memory
