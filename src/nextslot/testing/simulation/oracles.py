@@ -145,7 +145,9 @@ class Watch:
         broken += self._unheard(facts, started, new)
         if is_dispatching and not self._is_full(facts):
             broken += idle(facts)
-        if new:
+        if not new:  # A changed schedule stores no event.
+            self._remember(tx)
+        else:
             broken += self._judge_settings(tx, facts, new)
             broken += self.orders.committed(tx, new)
             for event in new:
