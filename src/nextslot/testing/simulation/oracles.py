@@ -147,7 +147,9 @@ class Watch:
         # After so many starts, the next commit starts the rest.
         if is_dispatching and len(started) < dispatcher.MOST_STARTS and not self._is_full(facts):
             broken += idle(facts)
-        if new:
+        if not new:  # A changed schedule stores no event.
+            self._remember(tx)
+        else:
             broken += self._judge_settings(tx, facts, new)
             broken += self.orders.committed(tx, new)
             for event in new:
@@ -261,9 +263,11 @@ class Watch:
         if not broken:
             return
         # The last start of a rate, or the probe of a resource: what it passed looks held back afterwards.
-        nothing: frozenset[str] = frozenset()
+        own, none = needs[one.lane_id], frozenset[str]()
         befores = [
-            facts._replace(rated=rated, held=held) for rated in (facts.rated, nothing) for held in (facts.held, set())
+            facts._replace(rated=facts.rated - rated, held=facts.held - held)
+            for rated in (none, own.units.keys(), facts.rated)
+            for held in (none, own.resources)
         ]
         candidates = [
             one for before in befores for one in first_in_turn(fitting_beside(before, used, others), self._last_served)
