@@ -89,7 +89,7 @@ async def test_a_request_that_depends_on_one_that_stays_over_a_quota_stays_too(p
         ("work", {}, {"depends_on": ["nothing"]}, "there is no job or key 'nothing'"),
         ("work", {}, {"depends_on": 7}, "depends_on"),
         ("work", {}, {"scheduled_for": "soon"}, "scheduled_for is not a time with a time zone"),
-        ("work", {}, {"created_by": "eve"}, "created_by cannot be given among the options"),
+        ("work", {}, {"created_by": "eve"}, "created_by cannot be an option of nextslot_enqueue"),
         ("work", {}, {"retry_policy": [3]}, "retry_policy"),
         ("work", {"text": "x" * 300_000}, {}, "params"),
     ],

@@ -388,7 +388,7 @@ def test_failures_that_are_alike_are_a_line_and_are_retried_muted_and_noted_by_t
     assert "(muted)" in nextslot("failures", "--muted").out
     assert nextslot("failures", short, "--note", "", "--unmute", "--json").json["note"] is None
     assert nextslot("failures", short, "--retry", "--yes").out.strip() == "2 retried"
-    assert "give the fingerprint" in nextslot("failures", "--retry").err
+    assert "give a fingerprint" in nextslot("failures", "--retry").err
     assert nextslot("failures", "ffffffff").code == 1
     assert "is the beginning of" in nextslot("failures", "").err
 

@@ -91,7 +91,7 @@ class ForecastService:
         self._threads = threads
         self._note = note
         self._kept: dict[str, _Kept] = {}
-        self._filled_at = access.clock.now()
+        self._filled_at: Instant | None = None
         self._making: dict[str, asyncio.Future[_Kept]] = {}
         self._trials: set[asyncio.Future[Any]] = set()
         # The dry runs of each office that has a key; those of all other callers share one.
@@ -276,7 +276,8 @@ class ForecastService:
 
     async def _fill(self) -> None:
         now = self._access.clock.now()
-        if self._access.store.is_shared and now >= self._filled_at.after(FILLED_AGAIN_SECONDS):
+        is_old = self._filled_at is not None and now >= self._filled_at.after(FILLED_AGAIN_SECONDS)
+        if is_old and self._access.store.is_shared:
             self._durations.is_filled = False  # Other nodes have run jobs since then.
         if not self._durations.is_filled:
             self._filled_at = now
