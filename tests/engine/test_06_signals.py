@@ -331,6 +331,19 @@ async def test_a_run_that_was_asked_to_park_is_parked_however_it_ends(tmp_path: 
             assert (await scheduler.wait(job.job_id)).job.status == "COMPLETED"
 
 
+async def test_a_park_that_is_wrong_names_its_own_fields(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path) as scheduler:
+        job = await scheduler.submit("work", {"seconds": 60})
+        await asyncio.sleep(1)
+        run = await scheduler.run_of(job.job_id)
+        assert run is not None
+
+        with pytest.raises(Invalid) as refused:
+            await scheduler.park(run.run_id, "a/b", deadline_seconds=-1)
+
+        assert [one.field for one in refused.value.problems] == ["name", "deadline_seconds"]
+
+
 async def test_a_cancel_goes_over_a_park_and_a_kind_without_a_signal_is_a_failure(tmp_path: Path) -> None:
     async with counted_scheduler(tmp_path) as scheduler:
         job = await scheduler.submit("work", {"seconds": 10})

@@ -68,7 +68,8 @@ class Signal(Value, Generic[At]):
 
 
 def problems(field: str, wait: object) -> Iterator[Problem]:
-    """Finds what is wrong with a wait, `{"name": …, …}`."""
+    """Finds what is wrong with a wait, `{"name": …, …}`, that stands in this field; "": its parts are the fields."""
+    within = f"{field}." if field else ""
     if not isinstance(wait, Mapping):
         yield Problem(field, bounds.must_be(wait, 'a JSON object: {"name": …}'))
         return
@@ -76,17 +77,17 @@ def problems(field: str, wait: object) -> Iterator[Problem]:
         if part not in _PARTS:
             yield Problem(field, f"has no part {part!r}; its parts are {', '.join(_PARTS)}")
     if (problem := bounds.text_problem(wait.get("name"), bounds.MAX_NAME)) is not None:
-        yield Problem(f"{field}.name", problem)
+        yield Problem(f"{within}name", problem)
     elif "/" in str(wait["name"]):
-        yield Problem(f"{field}.name", "has a slash, which the address of a signal cannot have; choose another name")
+        yield Problem(f"{within}name", "has a slash, which the address of a signal cannot have; choose another name")
     for part, check in _CHECKS.items():
         if wait.get(part) is not None and (problem := check(wait[part])) is not None:
-            yield Problem(f"{field}.{part}", problem)
+            yield Problem(f"{within}{part}", problem)
     names = wait.get("answered_by") or ()
     if not isinstance(names, (list, tuple)) or any(bounds.text_problem(one) is not None for one in names):
-        yield Problem(f"{field}.answered_by", 'is not a list of texts; it must name keys, such as ["release"]')
+        yield Problem(f"{within}answered_by", 'is not a list of texts; it must name keys, such as ["release"]')
     elif len(names) > MOST_ANSWERERS:
-        yield Problem(f"{field}.answered_by", f"has {len(names):,} names; it must have at most {MOST_ANSWERERS}")
+        yield Problem(f"{within}answered_by", f"has {len(names):,} names; it must have at most {MOST_ANSWERERS}")
 
 
 def completed(wait: Mapping[str, Json]) -> dict[str, Json]:

@@ -297,7 +297,7 @@ class RunContext:
         next attempt finds the answer in `signals[name]`, and the last checkpoint.
         """
         given = {"name": name, **wait}
-        if found := list(signals.problems("park", given)):
+        if found := list(signals.problems("", given)):
             raise Invalid(found)
         raise Parked(signals.completed(given))
 

@@ -440,7 +440,7 @@ class Services:
         named = {"question": question, "deadline_seconds": deadline_seconds, "on_deadline": on_deadline,
                  "answered_by": None if answered_by is None else list(answered_by)}  # fmt: skip
         given = {"name": name, **{key: one for key, one in named.items() if one is not None}}
-        if problems := list(signal_rules.problems("park", given)):
+        if problems := list(signal_rules.problems("", given)):
             raise Invalid(problems)
         await self._access.write(lambda tx: self._runtime.signals.park(tx, run_id, signal_rules.completed(given)))
         return await self.run_by_id(run_id)
