@@ -101,7 +101,8 @@ class UnitOfWork:
         gate = self.gate
         if gate.store is None:
             raise Unavailable(gate.absence)
-        if gate.loop is not None and gate.loop is not asyncio.get_running_loop():
+        # Without a running loop nothing can wait for ever: a thread reads the store itself.
+        if gate.loop is not None and asyncio._get_running_loop() not in (gate.loop, None):
             raise Invalid(ELSEWHERE)
         return gate.store
 
