@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from nextslot.domain import Json, Outcome
+from nextslot.domain.bounds import MAX_RESULT_BYTES
 from nextslot.errors import Problem
-from nextslot.executors.run_context import MAX_RESULT_BYTES, Fail, QuotaExceeded, RunContext
+from nextslot.executors.run_context import Fail, QuotaExceeded, RunContext
 from nextslot.extension_api import Attached, Counters
 from nextslot.extension_api.host import Host
 from nextslot.system.instant import Instant
