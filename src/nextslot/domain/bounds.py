@@ -22,6 +22,9 @@ MAX_PARAMS_BYTES = 256 * 1024
 MAX_RESULT_BYTES = 64 * 1024
 MAX_CHECKPOINT_BYTES = 64 * 1024
 MAX_PAYLOAD_BYTES = 64 * 1024
+# The most bytes of a request's body, or of an item of a batch; and of the body of a batch.
+MAX_BODY_BYTES = 1024 * 1024
+MAX_BATCH_BYTES = 64 * 1024 * 1024
 # How deep parameters may be nested, and how many jobs a job may wait for.
 MAX_DEPTH = 64
 MAX_DEPENDENCIES = 10_000
