@@ -25,6 +25,8 @@ MAX_PAYLOAD_BYTES = 64 * 1024
 # The most bytes of a request's body, or of an item of a batch; and of the body of a batch.
 MAX_BODY_BYTES = 1024 * 1024
 MAX_BATCH_BYTES = 64 * 1024 * 1024
+# How many bytes of a run's log are stored, unless its job type, its role or its handler sets another cap.
+LOG_CAP_BYTES = 10 * 1024 * 1024
 # How deep parameters may be nested, and how many jobs a job may wait for.
 MAX_DEPTH = 64
 MAX_DEPENDENCIES = 10_000
