@@ -23,8 +23,9 @@ from nextslot.server.routes.direct import refusal_of
 from nextslot.server.routing import extension_of, router
 from nextslot.system.instant import Instant
 
+from .error_form import ProtocolError, of_problem
 from .gateway_service import JOB_TYPE, Answer, Call, GatewayService, Opened, Part, Piece
-from .protocol import CHAT, COMPLETIONS, EMBEDDINGS, ProtocolError, of_problem
+from .protocol import CHAT, COMPLETIONS, EMBEDDINGS
 
 gateway = router("Gateway")
 
