@@ -27,8 +27,8 @@ from nextslot.store.contract import Closing, Tx
 from nextslot.store.maintenance import maintenance
 from nextslot.store.maintenance.backup_sqlite import Absent
 from nextslot.store.maintenance.doctor import Finding, runs_with_files, unstored_outcomes
+from nextslot.store.maintenance.exported_rows import Moved, Progress
 from nextslot.store.maintenance.maintenance import Maintenance
-from nextslot.store.maintenance.move import Moved, Progress
 from nextslot.store.open_store import directories, load_export, open_store, sqlite_path, write_export
 from nextslot.store.open_store import maintenance as maintenance_of
 from nextslot.store.tables import keys as stored_keys

@@ -11,7 +11,7 @@ import pytest
 from nextslot import Fail, Scheduler
 from nextslot.engine.retention import Keep
 from nextslot.errors import Conflict, Invalid, Unavailable
-from nextslot.store.maintenance.move import TABLES
+from nextslot.store.maintenance.exported_rows import TABLES
 from nextslot.store.tables import checkpoints
 from tests.support import running_scheduler
 

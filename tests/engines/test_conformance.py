@@ -9,8 +9,9 @@ import pytest
 
 from nextslot import testing
 from nextslot.domain import FailureKind, JobStatus, RunStatus
+from nextslot.domain.bounds import MAX_CHECKPOINT_BYTES
 from nextslot.errors import Conflict
-from nextslot.executors.engines import wrapper_archive
+from nextslot.executors.engines import wrapper_archive, wrapper_main
 from nextslot.executors.engines.contract import Key, Sight, Submission
 from tests.engines.rig import PATIENCE, Rig, run_id_of, until, until_running
 
@@ -93,6 +94,10 @@ async def test_the_last_checkpoint_is_stored_before_the_end_however_long_it_is(r
 
     assert ended.run is not None
     assert (rig.place / str(ended.run.log_path)).read_text() == "65536\n"
+
+
+def test_the_wrapper_which_imports_nothing_of_ours_bounds_checkpoints_as_the_scheduler_does() -> None:
+    assert wrapper_main.MAX_CHECKPOINT_BYTES == MAX_CHECKPOINT_BYTES
 
 
 async def test_a_run_goes_on_while_its_scheduler_is_dead_and_is_adopted(rig: Rig) -> None:

@@ -245,7 +245,8 @@ class Ping(Extension):
     def routers(self):
         from fastapi import Request, Response
         from nextslot.server.responses import answer
-        from nextslot.server.routing import extension_of, needs, router
+        from nextslot.server.route_rules import needs
+        from nextslot.server.routing import extension_of, router
         ping = router("Ping")
 
         @ping.get("/ping")

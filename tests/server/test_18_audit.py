@@ -21,7 +21,8 @@ from nextslot.executors.job_types import JobTypes
 from nextslot.extensions.legacy.legacy_service import LegacyService
 from nextslot.server.app import Options, application, routes_of
 from nextslot.server.auth import SAFE
-from nextslot.server.routing import Route, rule_of
+from nextslot.server.route_rules import rule_of
+from nextslot.server.routing import Route
 from nextslot.testing import Mailbox
 from tests import databases
 from tests.support import running_scheduler

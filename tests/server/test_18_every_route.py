@@ -21,7 +21,8 @@ from nextslot.domain import Scope
 from nextslot.server.app import describe
 from nextslot.server.auth import scheduler_for
 from nextslot.server.responses import answer
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 
 from .support import ServerThread
 

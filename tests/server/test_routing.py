@@ -13,7 +13,8 @@ from nextslot import Scheduler, extension_api
 from nextslot.domain import Scope
 from nextslot.server.app import Options, application
 from nextslot.server.responses import answer
-from nextslot.server.routing import METHODS, Router, needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import METHODS, Router, router
 
 from .support import ServerThread
 

@@ -22,7 +22,7 @@ from nextslot.errors import (
     StoreError,
 )
 from nextslot.store import dialects
-from nextslot.store.maintenance import export_file, import_file, move
+from nextslot.store.maintenance import export_file, exported_rows, import_file
 from nextslot.store.maintenance.export_file import (
     Header,
     Sum,
@@ -76,8 +76,8 @@ def test_every_table_is_moved_and_the_test_has_rows_in_each(source: str, exporte
 
     heads = [line for line in lines_of(exported) if isinstance(line, dict) and "table" in line]
 
-    assert {name for (name,) in rows} == {*move.TABLES, *move.NOT_MOVED} - {"commit_marks"}
-    assert tuple(head["table"] for head in heads) == move.TABLES
+    assert {name for (name,) in rows} == {*exported_rows.TABLES, *exported_rows.NOT_MOVED} - {"commit_marks"}
+    assert tuple(head["table"] for head in heads) == exported_rows.TABLES
     assert [head["table"] for head in heads if head["rows"] == 0] == []
 
 
@@ -87,10 +87,10 @@ def test_who_refers_to_a_table_is_moved_after_it() -> None:
 
     for statement in statements:
         name = statement.split()[2]
-        if name in move.NOT_MOVED:
+        if name in exported_rows.NOT_MOVED:
             continue
-        for other in [word for word in move.TABLES if f"references {word}" in statement and word != name]:
-            assert move.TABLES.index(other) < move.TABLES.index(name), f"{name} refers to {other}"
+        for other in [word for word in exported_rows.TABLES if f"references {word}" in statement and word != name]:
+            assert exported_rows.TABLES.index(other) < exported_rows.TABLES.index(name), f"{name} refers to {other}"
 
 
 def test_a_file_is_compressed_by_its_name_and_has_no_trace_of_when_and_where(source: str, tmp_path: Path) -> None:
@@ -682,7 +682,7 @@ def test_progress_tells_every_row_twice_on_the_way_in(exported: Path, empty: str
 
 def test_more_rows_than_a_page_come_in_their_order(fresh: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys of one column and of three, on both."""
-    monkeypatch.setattr(move, "PAGE_ROWS", 7)
+    monkeypatch.setattr(exported_rows, "PAGE_ROWS", 7)
     close(file(tmp_path / "a.db"))
     connection = apsw.Connection(str(tmp_path / "a.db"))
     for n in range(50):

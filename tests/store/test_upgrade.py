@@ -20,7 +20,7 @@ import pytest
 
 from nextslot import testing
 from nextslot.store import dialects
-from nextslot.store.maintenance import backup_sqlite, move
+from nextslot.store.maintenance import backup_sqlite, exported_rows
 from nextslot.store.open_store import load_export, open_store, write_export
 from tests import postgres
 from tests.support import register_handlers
@@ -180,9 +180,9 @@ def test_an_import_renames_schedules_of_one_name_and_says_so(empty: str, tmp_pat
         older.setattr(dialects, "migrations", lambda: before)
         newer = {"aliases", "rollups_recent", "rollups", "queue_depths", "rollup_bounds"}
         newer |= {"checkpoints", "signals", "affinities", "inbox", "rates", "failures", "failure_hours"}
-        older.setattr(move, "TABLES", [name for name in move.TABLES if name not in newer])
+        older.setattr(exported_rows, "TABLES", [name for name in exported_rows.TABLES if name not in newer])
         # The doctor of today asks for columns of today.
-        older.setattr(move, "findings", lambda tx: [])
+        older.setattr(exported_rows, "findings", lambda tx: [])
         opened(f"sqlite:///{path}")
         with closing(apsw.Connection(str(path))) as connection:
             for key, name in (("~1", "nightly"), ("~2", "nightly (2)"), ("~3", "nightly"), ("~4", "nightly")):

@@ -21,7 +21,17 @@ from pydantic import (
 
 from nextslot import extension_api
 from nextslot.domain.addresses import is_loopback
-from nextslot.domain.bounds import LIMIT, MAX_PARAMS_BYTES, Delay, Limit, Seconds, number, whole
+from nextslot.domain.bounds import (
+    LIMIT,
+    MAX_BATCH_BYTES,
+    MAX_BODY_BYTES,
+    MAX_PARAMS_BYTES,
+    Delay,
+    Limit,
+    Seconds,
+    number,
+    whole,
+)
 from nextslot.domain.devices import names_problem
 from nextslot.domain.limits import Rate, RateUnit
 from nextslot.domain.webhook_signature import secret_problem
@@ -132,11 +142,11 @@ class ServerSettings(Section):
         default=None, min_length=1, description="The PEM file of its key; none: the key is in `tls_certificate`."
     )
     max_body_bytes: Annotated[int, whole(1024)] = Field(
-        default=1024 * 1024,
+        default=MAX_BODY_BYTES,
         description="The largest request body, or item of a batch; a larger one is refused with 413.",
     )
     max_batch_bytes: Annotated[int, whole(1024)] = Field(
-        default=64 * 1024 * 1024, description="The largest body of a batch, a group, or an order of the queue."
+        default=MAX_BATCH_BYTES, description="The largest body of a batch, a group, or an order of the queue."
     )
     max_connections: Annotated[int, whole(0, 1_000_000)] = Field(
         default=0,

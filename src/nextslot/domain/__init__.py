@@ -8,7 +8,7 @@ from .audit import Actor, AuditEntry
 from .bounds import MAX_PRIORITY, URGENT, Json
 from .direct import Direct, DirectFields, DirectStatus, Reservation
 from .events import Event
-from .failures import RETRYABLE, Backoff, Decision, FailureKind, RetryPolicy
+from .failures import RETRYABLE, Decision, FailureKind
 from .fingerprints import Failure, FailurePage
 from .forecast import Confidence, Expected, Forecast, Reason, Why
 from .groups import Group, GroupDetail, GroupMode, GroupStatus, NewGroup, OnFailure
@@ -31,6 +31,7 @@ from .lists_and_status import Held, JobDetail, Listed, OfficeStatus, Page, Place
 from .nodes import Node
 from .offices import ROLE_SETTINGS, ROLE_TIMEOUTS, Lane, Limit, Office, OfficeFields, Quotas, default_office
 from .request_context import PYTHON, RequestContext
+from .retry_policy import Backoff, RetryPolicy
 from .rollups import Series, SeriesPoint
 from .runs import Artifact, Checkpoint, Outcome, Run, RunStatus
 from .schedules import CatchUp, Occurrence, Overlap, Preview, Schedule, ScheduleFields, SkipReason, Template, Upcoming

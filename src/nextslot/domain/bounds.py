@@ -17,8 +17,17 @@ MAX_TEXT = 1000
 # A title may be a whole task description: 64 KiB of text.
 MAX_TITLE = 65_536
 MAX_NAME = 200
-# Bounds of a job: the size of its parameters as JSON, their depth, and how many jobs it may wait for.
+# The most bytes, as JSON, of a job's parameters, a run's result, its checkpoint, and the answer to a signal.
 MAX_PARAMS_BYTES = 256 * 1024
+MAX_RESULT_BYTES = 64 * 1024
+MAX_CHECKPOINT_BYTES = 64 * 1024
+MAX_PAYLOAD_BYTES = 64 * 1024
+# The most bytes of a request's body, or of an item of a batch; and of the body of a batch.
+MAX_BODY_BYTES = 1024 * 1024
+MAX_BATCH_BYTES = 64 * 1024 * 1024
+# How many bytes of a run's log are stored, unless its job type, its role or its handler sets another cap.
+LOG_CAP_BYTES = 10 * 1024 * 1024
+# How deep parameters may be nested, and how many jobs a job may wait for.
 MAX_DEPTH = 64
 MAX_DEPENDENCIES = 10_000
 # A century: a longer time is a mistake, and sums of times stay far below the largest integer.

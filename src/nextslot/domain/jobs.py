@@ -11,7 +11,8 @@ from nextslot.system.instant import Instant
 
 from .bounds import MAX_PRIORITY, URGENT, Affinity, Json, LimitKeys, Name, Priority, Seconds, Text, Title, must_be
 from .declared_values import At, Id, Internal, InternalLater, Later, Says, Value
-from .failures import Decision, RetryPolicy
+from .failures import Decision
+from .retry_policy import RetryPolicy
 from .runs import RunStatus
 from .signals import SignalSetting
 from .webhooks import WebhookSetting

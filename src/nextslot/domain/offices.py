@@ -8,8 +8,9 @@ from nextslot.system.instant import Instant
 
 from .bounds import Json
 from .declared_values import At, Internal, InternalLater, Says, Value
-from .failures import FailureKind, RetryPolicy
+from .failures import FailureKind
 from .jobs import DEFAULT_OFFICE, CancelMode, OnDependencyFailure
+from .retry_policy import RetryPolicy
 from .webhooks import WebhookSetting
 
 # The failures that every office retries, because a new session may fix them (US-JS04).

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-from .bounds import Json
+from .bounds import LOG_CAP_BYTES, Json
 from .declared_values import Says, Value
 
 
@@ -34,7 +34,7 @@ class PlacementSpec:
     silence_seconds: float | None = None
     start_timeout_seconds: float | None = None
     lease_seconds: float = 900.0
-    log_cap_bytes: int = 10 * 1024 * 1024
+    log_cap_bytes: int = LOG_CAP_BYTES
     exit_codes: Mapping[str, str] = field(default_factory=dict)
     quota_pattern: str | None = None
     quota_resource: str | None = None

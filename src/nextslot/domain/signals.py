@@ -14,7 +14,6 @@ from . import bounds
 from .bounds import Json
 from .declared_values import At, Id, Internal, Says, Value
 
-MAX_PAYLOAD_BYTES = 64 * 1024
 MOST_ANSWERERS = 100
 # How many answers a chain keeps for waits to come, and how often its sessions may park.
 MOST_KEPT = 100

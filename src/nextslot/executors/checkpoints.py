@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 
 from nextslot.domain import Json
+from nextslot.domain.bounds import MAX_CHECKPOINT_BYTES
 from nextslot.domain.request_checks import json_problems
 from nextslot.errors import Invalid, NextslotError
 
-MAX_CHECKPOINT_BYTES = 64 * 1024
 # The descriptor of the channel in a command; its variable, and that of the file with the last checkpoint.
 CHANNEL_FD = 3
 FD_VARIABLE, FILE_VARIABLE = "NEXTSLOT_CHECKPOINT_FD", "NEXTSLOT_CHECKPOINT"

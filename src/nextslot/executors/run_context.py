@@ -19,6 +19,7 @@ from uuid import UUID
 import orjson
 
 from nextslot.domain import FailureKind, Json, Outcome, signals
+from nextslot.domain.bounds import MAX_RESULT_BYTES
 from nextslot.domain.devices import NO_DEVICES, NO_VARIABLES, Devices
 from nextslot.domain.request_checks import json_problems
 from nextslot.errors import Invalid, Problem, Unavailable
@@ -32,7 +33,6 @@ from .run_log import RunLog
 
 log = logging.getLogger(__name__)
 
-MAX_RESULT_BYTES = 64 * 1024
 MAX_ERROR = 10_000
 NOTHING_KEPT = "this run stores no checkpoints: only jobs have attempts that could go on from one"
 

@@ -14,12 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from nextslot.domain import Artifact
+from nextslot.domain.bounds import LOG_CAP_BYTES
 from nextslot.domain.request_checks import is_storable
 from nextslot.errors import Unavailable
 from nextslot.system.instant import Instant
 
 from .checkpoints import FILE_VARIABLE
-from .run_log import LOG_CAP, LogPaths, RunLog, join, make_private
+from .run_log import LogPaths, RunLog, join, make_private
 from .shared_run_files import SharedRunFiles, ShippedLog
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ _KINDS = (("logs/??/*.log", ".log"), ("logs/??/*.log.cut", ".log.cut"), ("logs/p
 class RunFiles:
     """Finds, creates and removes run files in a data directory. Creates directories only when they are used."""
 
-    def __init__(self, data: Path, log_cap: int = LOG_CAP, shared: SharedRunFiles | None = None) -> None:
+    def __init__(self, data: Path, log_cap: int = LOG_CAP_BYTES, shared: SharedRunFiles | None = None) -> None:
         self._data = data
         self._log_cap = log_cap
         self.shared = shared

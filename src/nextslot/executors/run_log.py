@@ -19,8 +19,6 @@ from typing import Generic, Protocol, TypeVar
 
 import orjson
 
-# How many bytes of a run's log are kept, unless the server or the job type sets another cap.
-LOG_CAP = 10 * 1024 * 1024
 # A tail has 16 pieces; fewer, but at least 4, if they would be smaller than 64 KiB, since each piece costs a file.
 PIECES, FEWEST_PIECES = 16, 4
 SMALL_PIECE = 64 * 1024

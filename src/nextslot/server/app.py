@@ -46,8 +46,9 @@ from .request_body import Bodies
 from .request_guard import Admission, Guard
 from .request_log import RequestLog
 from .responses import LOG_HEADERS
+from .route_rules import Rule, rule_of
 from .routes.quotas import quotas
-from .routing import Route, Router, Rule, rule_of
+from .routing import Route, Router
 from .static_files import pages
 from .tls import Certificate
 from .turns import Turns

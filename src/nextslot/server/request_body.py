@@ -15,6 +15,8 @@ from typing import Any
 
 from starlette.requests import Request
 
+from nextslot.domain.bounds import MAX_BATCH_BYTES, MAX_BODY_BYTES
+
 from . import json_body
 from .problems import HttpProblem, overloaded
 from .request_log import header
@@ -42,8 +44,8 @@ class BodyLimits:
     """Limits in bytes: of a body, of the body of a batch, of all bodies in progress of one caller, and of all
     together."""
 
-    body: int = MIB
-    batch: int = 64 * MIB
+    body: int = MAX_BODY_BYTES
+    batch: int = MAX_BATCH_BYTES
     of_caller: int = 64 * MIB
     of_all: int = 256 * MIB
 

@@ -10,7 +10,8 @@ from fastapi import Request, Response
 
 from nextslot.errors import NotFound
 
-from .routing import open_to_all, router
+from .route_rules import open_to_all
+from .routing import router
 
 pages = router("Pages")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from nextslot.errors import StoreError
+from nextslot.store.maintenance.exported_rows import Moved, Progress
 from nextslot.store.maintenance.maintenance import Maintenance, SqliteMaintenance
-from nextslot.store.maintenance.move import Moved, Progress
 from nextslot.store.sqlite.sqlite_store import SqliteStore
 from nextslot.system.sidecar import NodeVitals
 from nextslot.telemetry.meters import Meters

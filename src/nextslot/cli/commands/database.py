@@ -13,7 +13,7 @@ from nextslot.cli.session import Session, command, configuration, group, local, 
 
 if TYPE_CHECKING:
     from nextslot.config import Configuration
-    from nextslot.store.maintenance.move import Moved
+    from nextslot.store.maintenance.exported_rows import Moved
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what exists.")]
 

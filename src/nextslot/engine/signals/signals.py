@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nextslot.domain import Answer, Job, Json, Signal, Stage
-from nextslot.domain.bounds import text_problem
+from nextslot.domain.bounds import MAX_PAYLOAD_BYTES, text_problem
 from nextslot.domain.request_checks import json_problems
-from nextslot.domain.signals import BY_DEADLINE, MAX_PAYLOAD_BYTES, MOST_KEPT
+from nextslot.domain.signals import BY_DEADLINE, MOST_KEPT
 from nextslot.engine.engine_context import EngineContext
 from nextslot.engine.finish.job_finisher import JobFinisher
 from nextslot.errors import Conflict, Forbidden, Invalid, NotFound, Problem

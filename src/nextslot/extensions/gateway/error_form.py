@@ -1,61 +1,59 @@
-"""Converts refusals of the server itself, such as 401, below `/v1` into the form of OpenAI's protocol."""
+"""The form of errors in OpenAI's protocol: their fields, their type by status, and refusals of the server in it."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from .protocol import of_problem
 
-# The messages of ASGI; only `routes` may import the web framework.
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-Receive = Callable[[], Awaitable[Message]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
+@dataclass(eq=False)
+class ProtocolError(Exception):
+    """An error in the form of the protocol."""
 
-PLACE = "/v1"
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    # Further fields of the error, such as the expected start.
+    more: Mapping[str, Any] = field(default_factory=dict)
+    # None derives the type from the status.
+    type: str | None = None
 
+    def __str__(self) -> str:
+        return self.message
 
-def in_the_protocols_form(app: App, root_path: str) -> App:
-    async def answer(scope: Message, receive: Receive, send: Send) -> None:
-        is_ours = scope["type"] == "http" and _is_below(scope["path"], root_path)
-        await app(scope, receive, _Translator(send).send if is_ours else send)
+    @property
+    def content(self) -> bytes:
+        return error_content(self.status, self.message, self.code, self.param, self.type, self.more)
 
-    return answer
-
-
-def _is_below(path: str, root_path: str) -> bool:
-    inner = path.removeprefix(root_path)
-    return inner == PLACE or inner.startswith(f"{PLACE}/")
-
-
-class _Translator:
-    """Collects a refusal until it is complete, and sends it in the form of the protocol; passes on everything else."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._start: Message | None = None
-        self._body = b""
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start" and _is_problem(message):
-            self._start = message
-        elif self._start is None:
-            await self._send(message)
-        else:
-            self._body += message.get("body", b"")
-            if not message.get("more_body", False):
-                await self._translate(self._start)
-
-    async def _translate(self, start: Message) -> None:
-        status, body = of_problem(orjson.loads(self._body))
-        left_out = (b"content-type", b"content-length")
-        headers = [(name, value) for name, value in start["headers"] if name.lower() not in left_out]
-        headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await self._send({**start, "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
+    @property
+    def event(self) -> bytes:
+        return b"data: " + self.content + b"\n\n"
 
 
-def _is_problem(message: Message) -> bool:
-    kinds = [value for name, value in message["headers"] if name.lower() == b"content-type"]
-    return any(value.startswith(b"application/problem+json") for value in kinds)
+def error_content(
+    status: int,
+    message: str,
+    code: str | None,
+    param: str | None = None,
+    kind: str | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> bytes:
+    error = {"message": message, "type": kind or _kind(status), "param": param, "code": code, **(more or {})}
+    return orjson.dumps({"error": error})
+
+
+def _kind(status: int) -> str:
+    if status >= 500:
+        return "server_error"
+    return {403: "permission_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
+
+
+def of_problem(content: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Returns the status and body that replace a refusal of the server itself, which is `application/problem+json`."""
+    status = 400 if content["status"] == 422 else content["status"]
+    problems = content.get("errors") or [{}]
+    code = "invalid_api_key" if status == 401 else content["code"]
+    return status, error_content(status, content["detail"], code, problems[0].get("field") or None)

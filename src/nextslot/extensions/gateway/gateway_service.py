@@ -13,23 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from nextslot.domain import Json, Outcome
+from nextslot.domain.bounds import MAX_RESULT_BYTES
 from nextslot.errors import Problem
-from nextslot.executors.run_context import MAX_RESULT_BYTES, Fail, QuotaExceeded, RunContext
+from nextslot.executors.run_context import Fail, QuotaExceeded, RunContext
 from nextslot.extension_api import Attached, Counters
 from nextslot.extension_api.host import Host
 from nextslot.system.instant import Instant
 
-from .error_form import in_the_protocols_form
+from .error_form import ProtocolError
 from .protocol import (
     CHAT,
     ENDPOINTS,
     Body,
-    ProtocolError,
     checked,
     estimated_tokens,
     has_usage_in_stream,
     read_json,
 )
+from .refusals import in_the_protocols_form
 from .settings import GatewaySettings, ModelSettings, UpstreamSettings
 from .upstreams import (
     LIST_AGAIN_SECONDS,

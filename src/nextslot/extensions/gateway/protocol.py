@@ -1,14 +1,15 @@
-"""OpenAI's protocol: the form of its errors, and the required fields of requests. Upstreams check all other fields."""
+"""OpenAI's protocol: the required fields of requests, and the JSON of upstreams, which check all other fields."""
 
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from nextslot.domain.bounds import quoted
+
+from .error_form import ProtocolError
 
 Body = Mapping[str, Any]
 MOST_OF_A_NAME = 200
@@ -18,58 +19,6 @@ CHAT = "chat/completions"
 COMPLETIONS = "completions"
 EMBEDDINGS = "embeddings"
 ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
-
-
-@dataclass(eq=False)
-class ProtocolError(Exception):
-    """An error in the form of the protocol."""
-
-    status: int
-    message: str
-    code: str | None = None
-    param: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    # Further fields of the error, such as the expected start.
-    more: Mapping[str, Any] = field(default_factory=dict)
-    # None derives the type from the status.
-    type: str | None = None
-
-    def __str__(self) -> str:
-        return self.message
-
-    @property
-    def content(self) -> bytes:
-        return error_content(self.status, self.message, self.code, self.param, self.type, self.more)
-
-    @property
-    def event(self) -> bytes:
-        return b"data: " + self.content + b"\n\n"
-
-
-def error_content(
-    status: int,
-    message: str,
-    code: str | None,
-    param: str | None = None,
-    kind: str | None = None,
-    more: Mapping[str, Any] | None = None,
-) -> bytes:
-    error = {"message": message, "type": kind or _kind(status), "param": param, "code": code, **(more or {})}
-    return orjson.dumps({"error": error})
-
-
-def _kind(status: int) -> str:
-    if status >= 500:
-        return "server_error"
-    return {403: "permission_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
-
-
-def of_problem(content: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Returns the status and body that replace a refusal of the server itself, which is `application/problem+json`."""
-    status = 400 if content["status"] == 422 else content["status"]
-    problems = content.get("errors") or [{}]
-    code = "invalid_api_key" if status == 401 else content["code"]
-    return status, error_content(status, content["detail"], code, problems[0].get("field") or None)
 
 
 def checked(endpoint: str, body: object) -> Body:

@@ -18,12 +18,14 @@ from nextslot.server import schemas
 from nextslot.server.auth import caller_of, scheduler_for
 from nextslot.server.problems import problem_of
 from nextslot.server.responses import KeyCheck, answer
+from nextslot.server.route_rules import always, needs
 from nextslot.server.routes.direct import refusal_of
-from nextslot.server.routing import always, extension_of, needs, router
+from nextslot.server.routing import extension_of, router
 from nextslot.system.instant import Instant
 
+from .error_form import ProtocolError, of_problem
 from .gateway_service import JOB_TYPE, Answer, Call, GatewayService, Opened, Part, Piece
-from .protocol import CHAT, COMPLETIONS, EMBEDDINGS, ProtocolError, of_problem
+from .protocol import CHAT, COMPLETIONS, EMBEDDINGS
 
 gateway = router("Gateway")
 

@@ -18,8 +18,9 @@ import orjson
 
 from nextslot.domain import FailureKind
 
+from .error_form import ProtocolError
 from .event_stream import TooLong, data_of, events
-from .protocol import DONE, ProtocolError, read_json, write_json
+from .protocol import DONE, read_json, write_json
 
 MIB = 1024 * 1024
 MOST_OF_A_CHUNK = 16 * MIB

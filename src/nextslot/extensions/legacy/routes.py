@@ -17,7 +17,8 @@ from nextslot.domain.job_lifecycle import Cancellation
 from nextslot.errors import NotFound
 from nextslot.server.auth import caller_of, of_default
 from nextslot.server.responses import answer
-from nextslot.server.routing import Route, extension_of, needs
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import Route, extension_of
 
 from . import old_words as policy
 from . import schemas as schemas

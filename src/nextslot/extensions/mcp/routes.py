@@ -11,7 +11,8 @@ from starlette.types import Receive, Scope, Send
 from nextslot import domain
 from nextslot.server.auth import caller_of
 from nextslot.server.problems import HttpProblem
-from nextslot.server.routing import always, extension_of, needs, router
+from nextslot.server.route_rules import always, needs
+from nextslot.server.routing import extension_of, router
 
 from .mcp_service import MISSING, SESSION_HEADER, McpService
 

@@ -24,9 +24,10 @@ from nextslot.server.responses import (
     stream,
     wants_stream,
 )
+from nextslot.server.route_rules import needs
 from nextslot.server.routes.events import pages_from, resumed
 from nextslot.server.routes.jobs import Cancelled, cancelled, read_in_parts
-from nextslot.server.routing import extension_of, needs, router
+from nextslot.server.routing import extension_of, router
 from nextslot.server.schemas import (
     IN_ANSWERS,
     IN_PARTS,

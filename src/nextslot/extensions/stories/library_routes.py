@@ -11,7 +11,8 @@ from nextslot.errors import NotFound, Unavailable
 from nextslot.server.auth import caller_of, scheduler_for
 from nextslot.server.queries import PageQuery, Values, split
 from nextslot.server.responses import answer, page
-from nextslot.server.routing import extension_of, needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import extension_of, router
 from nextslot.server.schemas import Page, ResponseModel, Time
 from nextslot.services.read_run_files import RunFileService
 

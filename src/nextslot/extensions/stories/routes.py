@@ -13,8 +13,9 @@ from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_default, scheduler_for
 from nextslot.server.problems import HttpProblem, content_of
 from nextslot.server.responses import answer, event, stream, unless_hung_up, wants_stream
+from nextslot.server.route_rules import always, needs
 from nextslot.server.routes.direct import begun, direct_events
-from nextslot.server.routing import always, needs, router
+from nextslot.server.routing import router
 from nextslot.services.read_run_files import RunFileService
 
 from .story import read_story

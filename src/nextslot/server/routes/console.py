@@ -2,7 +2,8 @@
 
 from fastapi import Request, Response
 
-from nextslot.server.routing import open_to_all, router
+from nextslot.server.route_rules import open_to_all
+from nextslot.server.routing import router
 from nextslot.server.static_files import static
 
 console = router("Console")

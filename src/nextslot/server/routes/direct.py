@@ -35,7 +35,8 @@ from nextslot.server.responses import (
     unless_hung_up,
     wants_stream,
 )
-from nextslot.server.routing import always, needs, router
+from nextslot.server.route_rules import always, needs
+from nextslot.server.routing import router
 from nextslot.server.schemas import Body, Page, WebhookBody
 
 direct = router("Direct requests")

@@ -7,7 +7,8 @@ from nextslot.server import schemas
 from nextslot.server.auth import of_job, scheduler_for, whole
 from nextslot.server.derived_schemas import shows
 from nextslot.server.responses import answer
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 
 engines = router("Engines")
 

@@ -16,7 +16,8 @@ from nextslot.server import schemas
 from nextslot.server.auth import caller_of, lane_of, scheduler_for
 from nextslot.server.queries import PageQuery, filter_of, in_query
 from nextslot.server.responses import event, page, stream, wants_stream
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 from nextslot.server.schemas import Page
 
 events = router("Events")

@@ -14,7 +14,8 @@ from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import Query as OwnQuery
 from nextslot.server.queries import Values, split
 from nextslot.server.responses import answer
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 from nextslot.services.failures import DEFAULT_LIMIT, KEPT_DAYS, MOST
 
 failures = router("Failures")

@@ -16,7 +16,8 @@ from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_group, scheduler_for
 from nextslot.server.queries import PageQuery, filter_of, in_query
 from nextslot.server.responses import answer, created, notes, page
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 from nextslot.server.schemas import Body, KeyedJobs, Page, WebhookBody
 
 from .jobs import CancelBody, new_jobs

@@ -21,7 +21,8 @@ from nextslot.server.auth import Caller, caller_of, lane_of, of_job, scheduler_f
 from nextslot.server.problems import HttpProblem
 from nextslot.server.queries import PageQuery, Values, filter_of, in_body, in_query
 from nextslot.server.responses import answer, answer_many, create_once, created, notes
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 from nextslot.server.schemas import Body, JobBody, KeyedJobBody, KeyedJobs, Page, partial, without
 from nextslot.services import arguments
 from nextslot.services.bulk import BulkCancelled

@@ -14,7 +14,8 @@ from nextslot.server.auth import caller_of, scheduler_for, whole
 from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import answer, created, page
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 from nextslot.server.schemas import Body, Page, When
 
 keys = router("Keys and audit")

@@ -7,7 +7,8 @@ from fastapi import Request, Response
 
 from nextslot.domain import Scope
 from nextslot.server.auth import whole
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 
 metrics = router("Service")
 

@@ -13,7 +13,8 @@ from nextslot.domain import Artifact
 from nextslot.server.auth import scheduler_for
 from nextslot.server.problems import HttpProblem
 from nextslot.server.responses import file_answer
-from nextslot.server.routing import open_to_all, router
+from nextslot.server.route_rules import open_to_all
+from nextslot.server.routing import router
 from nextslot.services.files_of_nodes import SIGNATURE
 from nextslot.services.read_run_files import PIECE, RunFileService
 

@@ -12,7 +12,8 @@ from nextslot.server import schemas
 from nextslot.server.auth import caller_of, scheduler_for, whole
 from nextslot.server.queries import PageQuery
 from nextslot.server.responses import answer
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 from nextslot.server.schemas import Body
 
 queue = router("Queue")

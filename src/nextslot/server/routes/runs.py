@@ -20,7 +20,8 @@ from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_run, scheduler_for
 from nextslot.server.queries import PageQuery, filter_of, in_query
 from nextslot.server.responses import answer, artifact_answer, created, event, log_answer, page, stream, wants_stream
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 from nextslot.server.schemas import Body, Page
 from nextslot.services.read_run_files import PIECE
 

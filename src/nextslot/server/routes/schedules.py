@@ -14,7 +14,8 @@ from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import ChosenIn, PageQuery
 from nextslot.server.queries import Query as QueryModel
 from nextslot.server.responses import answer, create_once, created, page
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 from nextslot.server.schemas import (
     Body,
     Page,

@@ -17,7 +17,8 @@ from nextslot.server.auth import scheduler_for, whole
 from nextslot.server.derived_schemas import shows
 from nextslot.server.problems import problem
 from nextslot.server.responses import answer
-from nextslot.server.routing import needs, open_to_all, router
+from nextslot.server.route_rules import needs, open_to_all
+from nextslot.server.routing import router
 
 from .queue import Paused
 

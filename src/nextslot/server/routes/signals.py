@@ -12,7 +12,8 @@ from nextslot.errors import NextslotError
 from nextslot.server import schemas
 from nextslot.server.auth import of_job, scheduler_for
 from nextslot.server.responses import answer
-from nextslot.server.routing import needs, open_to_all, router
+from nextslot.server.route_rules import needs, open_to_all
+from nextslot.server.routing import router
 from nextslot.server.schemas import Body
 
 signals = router("Signals")

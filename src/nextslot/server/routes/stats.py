@@ -12,7 +12,8 @@ from nextslot.server.auth import caller_of, scheduler_for
 from nextslot.server.derived_schemas import shows
 from nextslot.server.queries import Query as OwnQuery
 from nextslot.server.responses import answer
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 
 stats = router("Statistics")
 

@@ -19,7 +19,8 @@ from nextslot.server.responses import (
     created,
     page,
 )
-from nextslot.server.routing import needs, router
+from nextslot.server.route_rules import needs
+from nextslot.server.routing import router
 from nextslot.server.schemas import IN_BODIES, Body, Page, partial, without
 
 templates = router("Templates")

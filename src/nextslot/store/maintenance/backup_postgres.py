@@ -12,9 +12,9 @@ from nextslot.errors import StoreError
 from nextslot.store.contract import Work
 from nextslot.store.postgres.postgres_store import PostgresTx
 
-from . import backup_sqlite, doctor, export_file, move, move_postgres
+from . import backup_sqlite, doctor, export_file, exported_rows, move_postgres
 from .doctor import Finding
-from .move import Progress
+from .exported_rows import Progress
 from .postgres_databases import NO_TIMEOUTS, PLANNER_SETTINGS, alone, commit, refuse_unless_current, snapshot, steps_of
 
 T = TypeVar("T")
@@ -64,8 +64,8 @@ class PostgresMaintenance:
         try:
             with snapshot(self.url) as (address, connection):
                 refuse_unless_current(connection, address)
-                move.write(PostgresTx(connection), unchecked, progress)
-            if found := move.verify(unchecked, progress).findings:
+                exported_rows.write(PostgresTx(connection), unchecked, progress)
+            if found := exported_rows.verify(unchecked, progress).findings:
                 raise StoreError(f"the copy is not sound: {found[0]}. {_ADVICE}")
             backup_sqlite.put(unchecked, target)
         finally:

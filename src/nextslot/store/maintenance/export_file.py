@@ -1,6 +1,6 @@
 """The export file, which moves a database: lines of JSON with the rows of each table, and digests at the end.
 
-`move.py` writes and reads these files; docs/moving.md describes the format.
+`exported_rows.py` writes and reads these files; docs/moving.md describes the format.
 
     {"format":"nextslot-export","version":1,"schema":4,"release":"0.1.0"}
     {"table":"offices","columns":["office_id",…],"rows":2}

@@ -20,9 +20,9 @@ from nextslot.errors import StoreError
 from nextslot.store.contract import Tx
 from nextslot.store.tables import search
 
-from . import export_file, move
+from . import export_file, exported_rows
 from .export_file import Header, Reader, Sum, Table, Unfit, Unreadable
-from .move import Moved, Progress
+from .exported_rows import Moved, Progress
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def load(source: Path, staging: Staging, progress: Progress) -> Moved:
     the disk is full, or if the import is interrupted.
     """
     with export_file.opened(source) as reader:
-        schema = move.known_schema(reader.header)
+        schema = exported_rows.known_schema(reader.header)
         reached = _reached(staging, schema)
         try:
             return _fill(reader, staging, reached, progress)
@@ -168,7 +168,11 @@ def _fill(reader: Reader, staging: Staging, reached: Reached | None, progress: P
         _begin(staging, reader.header.schema)
     found = _tables(reader, staging, reached, progress)
     sums, known = reader.end()
-    if missing := [name for name in move.TABLES if name not in sums and reader.header.schema == move.newest_schema()]:
+    if missing := [
+        name
+        for name in exported_rows.TABLES
+        if name not in sums and reader.header.schema == exported_rows.newest_schema()
+    ]:
         raise Unfit(f"the export lacks the table {missing[0]}; export again")
     staging.settle()
     _verify(staging.tx, found, sums, progress)
@@ -224,10 +228,10 @@ def _passed_over(reader: Reader, table: Table, reached: Reached, progress: Progr
 
 
 def _load_table(reader: Reader, staging: Staging, table: Table, before: int, progress: Progress) -> None:
-    if table.name in (*move.NOT_MOVED, *OWN_TABLES):
+    if table.name in (*exported_rows.NOT_MOVED, *OWN_TABLES):
         raise Unfit(f"the export contains the table {table.name}, which is never exported; export again")
     with _committed(staging) as tx:
-        own = move.described(tx, table.name)
+        own = exported_rows.described(tx, table.name)
     if own.columns != table.columns:
         raise Unfit(
             f"the columns of {table.name} in the export are not those of schema {reader.header.schema}; export again"
@@ -258,7 +262,7 @@ def _piece(reader: Reader, rows: Iterator[list[Any]]) -> Iterator[list[Any]]:
 
 def _verify(tx: Tx, tables: Sequence[Table], sums: dict[str, Sum], progress: Progress) -> None:
     for table in tables:
-        if move.summed(tx, table, "verify", progress) != sums[table.name]:
+        if exported_rows.summed(tx, table, "verify", progress) != sums[table.name]:
             raise StoreError(
                 f"the stored rows of {table.name} differ from the export, so nothing was imported; import again"
             )
@@ -281,8 +285,8 @@ def _accepted(tx: Tx, header: Header, known: Sequence[str]) -> tuple[str, ...]:
     """Returns the doctor's findings. Raises if the import caused a finding, except if an older release may not have
     checked for it.
     """
-    findings = move.findings(tx)
+    findings = exported_rows.findings(tx)
     new = [problem for problem in findings if problem not in known]
-    if new and header.schema == move.newest_schema() and header.release == version("nextslot"):
+    if new and header.schema == exported_rows.newest_schema() and header.release == version("nextslot"):
         raise StoreError(f"the imported data is inconsistent, so nothing was imported: {new[0]}; export again")
     return tuple(findings)

@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 from nextslot.errors import StoreError
 from nextslot.store.contract import Work
 
-from . import backup_sqlite, export_file, move
+from . import backup_sqlite, export_file, exported_rows
 from .doctor import Finding
-from .move import Progress
+from .exported_rows import Progress
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class SqliteMaintenance:
 def verify(source: Path, progress: Progress) -> None:
     """Raises if the file is not a sound backup of either database."""
     if export_file.is_export(source):
-        problems = list(move.verify(source, progress).findings)
+        problems = list(exported_rows.verify(source, progress).findings)
     else:
         problems = [one.problem for one in backup_sqlite.examine(source) if one.check != "schema"]
     if problems:

@@ -1,6 +1,6 @@
 """Exports and imports a PostgreSQL database, on the connection that holds the scheduler's lock.
 
-`offline_commands` calls it; `move.py` writes the rows, and `import_file.py` loads them.
+`offline_commands` calls it; `exported_rows.py` writes the rows, and `import_file.py` loads them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,10 +17,10 @@ from nextslot.store.postgres.pipeline import wire_of
 from nextslot.store.postgres.postgres_store import PostgresTx
 from nextslot.store.postgres.sessions import Address, Session, migrate_tables, translated
 
-from . import export_file, import_file, move
+from . import export_file, exported_rows, import_file
 from . import postgres_databases as offline
 from .export_file import Table
-from .move import Moved, Progress
+from .exported_rows import Moved, Progress
 
 # All foreign keys but those of `maintenance`, whose reference keeps an unfinished maintenance from being committed.
 _REFERENCES = """
@@ -58,7 +58,7 @@ def write(url: str, target: Path, progress: Progress) -> Moved:
     with offline.alone(url) as (address, session):
         offline.read_one_moment(session.connection)
         offline.refuse_unless_current(session.connection, address)
-        return move.write(PostgresTx(session.connection), target, progress)
+        return exported_rows.write(PostgresTx(session.connection), target, progress)
 
 
 def load(source: Path, url: str, progress: Progress) -> Moved:
@@ -85,7 +85,7 @@ class _Staging:
     def check_replacement(self) -> None:
         """Tries the final replacement and rolls it back, so that obstacles are reported before anything is loaded."""
         self._open(self._usual)
-        self._make_room((*move.TABLES, *move.NOT_MOVED))
+        self._make_room((*exported_rows.TABLES, *exported_rows.NOT_MOVED))
         self._execute("rollback")
 
     def is_there(self) -> bool:
@@ -176,9 +176,9 @@ class _Staging:
         there = [name for (name,) in self._query(_TABLES) if name in tables]
         if there:
             self._execute(f"lock table {', '.join(there)} in access exclusive mode")
-        for name in [name for name in move.TABLES if name in there]:
+        for name in [name for name in exported_rows.TABLES if name in there]:
             if self._query(f"select 1 from {name} limit 1"):
-                raise move.not_empty(name)
+                raise exported_rows.not_empty(name)
         migrate_tables(self._connection)
         # Some are SQLite's alone.
         tables = [name for (name,) in self._query(_TABLES) if name in tables]

@@ -1,6 +1,6 @@
 """Exports a SQLite file that no scheduler uses, and imports into a file that gets its name when it is complete.
 
-`offline_commands` calls it; `move.py` writes the rows, and `import_file.py` loads them.
+`offline_commands` calls it; `exported_rows.py` writes the rows, and `import_file.py` loads them.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from nextslot.store.contract import Tx
 from nextslot.store.sqlite import acknowledged_commits
 from nextslot.store.sqlite.sqlite_store import ROWS_AT_ONCE, SqliteTx, connect, connect_reader, migrate, translated
 
-from . import backup_sqlite, export_file, import_file, move
+from . import backup_sqlite, export_file, exported_rows, import_file
 from .export_file import Table
-from .move import Moved, Progress
+from .exported_rows import Moved, Progress
 
 
 def write(path: Path, target: Path, progress: Progress) -> Moved:
@@ -26,7 +26,7 @@ def write(path: Path, target: Path, progress: Progress) -> Moved:
     if steps := backup_sqlite.pending(path):
         raise StoreError(f"{path} is older than this release ({', '.join(steps)}): run nextslot migrate first")
     with backup_sqlite.locked(path):
-        return backup_sqlite.ask(path, lambda tx: move.write(tx, target, progress))
+        return backup_sqlite.ask(path, lambda tx: exported_rows.write(tx, target, progress))
 
 
 def load(source: Path, path: Path, progress: Progress) -> Moved:
@@ -138,8 +138,8 @@ def _refuse_unless_empty(path: Path) -> None:
         if names and "schema_migrations" not in names:
             raise Conflict(f"{path} is a database of another program: give another data directory")
         for name in names:
-            if name not in move.NOT_MOVED and connection.execute(f"select exists (select 1 from {name})").get:
-                raise move.not_empty(name)
+            if name not in exported_rows.NOT_MOVED and connection.execute(f"select exists (select 1 from {name})").get:
+                raise exported_rows.not_empty(name)
     finally:
         connection.close()
 

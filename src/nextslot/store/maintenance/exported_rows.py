@@ -1,8 +1,8 @@
-"""Moves a database: writes all stored rows to an export file (`export_file.py`), and verifies such a file.
+"""The rows of an export: which tables it has, and in which order. Writes them to a file, and verifies it.
 
-`offline_commands` calls it. `move_sqlite.py` and `move_postgres.py` open the databases and lock out schedulers. Rows
-are read in the order of their keys, by pages, and written unchanged, with ids, numbers and times. `import_file.py`
-loads a file into an empty database.
+`export_file.py` has the format of the file, and `import_file.py` loads it into an empty database. `offline_commands`
+calls this; `move_sqlite.py` and `move_postgres.py` open the databases and lock out schedulers. Rows are read in the
+order of their keys, by pages, and written unchanged, with ids, numbers and times.
 """
 
 from collections.abc import Callable, Iterator
