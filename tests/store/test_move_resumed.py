@@ -17,8 +17,8 @@ from nextslot.store import dialects
 from nextslot.store.maintenance import (
     backup_sqlite,
     export_file,
+    exported_rows,
     import_file,
-    move,
 )
 from nextslot.store.open_store import load_export, write_export
 from nextslot.store.sqlite.sqlite_store import connect
@@ -117,7 +117,7 @@ def test_it_goes_on_after_what_was_committed_and_says_so(exported: Path, empty: 
     assert resumed_rows == stored > 200
     assert told(notes, "skip")["events"] == import_file.PIECE_ROWS
     assert "jobs" in told(notes, "skip")
-    assert set(told(notes, "import")) == set(move.TABLES[move.TABLES.index("events") :])
+    assert set(told(notes, "import")) == set(exported_rows.TABLES[exported_rows.TABLES.index("events") :])
     assert (
         min(done for now, table, done, _ in notes if (now, table) == ("import", "events")) == 2 * import_file.PIECE_ROWS
     )
