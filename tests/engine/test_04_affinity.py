@@ -178,6 +178,38 @@ async def test_a_direct_caller_is_passed_over_for_a_limited_time(tmp_path: Path)
         assert "".join(started) == "AAAAABAAA"
 
 
+async def test_a_job_that_needs_nothing_loaded_ends_no_preference_for_what_is_loaded(tmp_path: Path) -> None:
+    async with running_scheduler(tmp_path, limits=PATIENT) as scheduler:
+        started = watched(scheduler)
+        plain = NewJob(job_type="infer", params={"model": "-", "seconds": 30})
+        await ended(scheduler, [*jobs("A", seconds=30), plain, *jobs("AAAAAA", seconds=30)])
+        before, _ = "".join(started), started.clear()
+        await ended(scheduler, jobs("ABAB"))
+
+        assert (before, "".join(started)) == ("A-AAAAAA", "AABB")
+
+
+async def test_a_direct_caller_that_needs_nothing_loaded_goes_in_its_turn_and_ends_no_preference(
+    tmp_path: Path,
+) -> None:
+    async with running_scheduler(tmp_path, limits=PATIENT) as scheduler:
+        started = watched(scheduler)
+
+        async def asked(models: str) -> str:
+            started.clear()
+            callers = []
+            for model in models:
+                affinity = None if model == "-" else model
+                params = {"model": model, "seconds": 30}
+                direct = scheduler.run_direct("infer", params, affinity=affinity, wait_timeout_seconds=999)
+                callers.append(asyncio.ensure_future(direct))
+                await asyncio.sleep(0.01)
+            await asyncio.gather(*callers)
+            return "".join(started)
+
+        assert [await asked("A-AAAAAA"), await asked("ABAB")] == ["A-AAAAAA", "AABB"]
+
+
 async def test_why_and_forecast_know_what_is_loaded(tmp_path: Path) -> None:
     async with running_scheduler(tmp_path, limits=PATIENT) as scheduler:
         watched(scheduler)

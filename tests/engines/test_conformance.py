@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import shlex
 import signal
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from nextslot import testing
 from nextslot.domain import FailureKind, JobStatus, RunStatus
 from nextslot.domain.bounds import MAX_CHECKPOINT_BYTES
 from nextslot.errors import Conflict
+from nextslot.executors.checkpoints import CheckpointLines
 from nextslot.executors.engines import wrapper_archive, wrapper_main
 from nextslot.executors.engines.contract import Key, Sight, Submission
 from tests.engines.rig import PATIENCE, Rig, run_id_of, until, until_running
@@ -98,6 +102,37 @@ async def test_the_last_checkpoint_is_stored_before_the_end_however_long_it_is(r
 
 def test_the_wrapper_which_imports_nothing_of_ours_bounds_checkpoints_as_the_scheduler_does() -> None:
     assert wrapper_main.MAX_CHECKPOINT_BYTES == MAX_CHECKPOINT_BYTES
+
+
+async def test_a_checkpoint_that_is_nested_too_deep_is_refused_as_anywhere_else(rig: Rig) -> None:
+    lines = ["[" * levels + inner + "]" * levels for levels in (61, 62, 63, 64, 900) for inner in ("", "1", '{"a": 1}')]
+    asks = """
+    import os, sys
+    for line in sys.argv[1:]:
+        os.write(3, line.encode() + b"\\n")
+        print(os.read(3, 4096).decode(), end="")
+    """
+    script = shlex.join([sys.executable, "-c", textwrap.dedent(asks), *lines])
+    async with rig.scheduler() as scheduler:
+        ended = await scheduler.wait(await scheduler.submit("script", {"script": script}), PATIENCE)
+
+    assert ended.run is not None
+    answers = (rig.place / str(ended.run.log_path)).read_text().splitlines()
+    assert answers == [await answer_of_the_scheduler(line) for line in lines]
+    assert {answer.partition(" ")[0] for answer in answers} == {"ok", "error"}
+
+
+async def answer_of_the_scheduler(line: str) -> str:
+    """Returns the answer to a command that no engine runs."""
+    stored = asyncio.get_running_loop().create_future()
+    stored.set_result(None)
+    answers: list[bytes] = []
+    channel = CheckpointLines(lambda text: stored)
+    channel.answer = answers.append
+    channel.write(f"{line}\n".encode())
+    await asyncio.sleep(0)
+    [answer] = answers
+    return answer.decode().rstrip("\n")
 
 
 async def test_a_run_goes_on_while_its_scheduler_is_dead_and_is_adopted(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 from tests.simulation.planted_bug import NODES, SIMULATION, Bug
 
 _RATES = "tests/engine/test_04_rates.py::test_"
+_AFFINITY = "tests/engine/test_04_affinity.py::test_"
 _SIGNATURE = "tests/server/test_nodes.py::test_the_signature_of_a_node_is_valid_for_one_file_of_one_node_and_a_minute"
 _PLACED = "tests/simulation/test_placed_runs.py"
 
@@ -59,6 +60,20 @@ LIMITS = (
         SIMULATION,
     ),
     Bug(
+        "a job that needs nothing loaded is passed over for what is loaded",
+        "engine/dispatch/affinity.py",
+        "for resource in lane.resources if lane.affinity is not None else ():",
+        "for resource in lane.resources:",
+        SIMULATION,
+    ),
+    Bug(
+        "a caller that needs nothing loaded is passed over for what is loaded",
+        "engine/dispatch/affinity.py",
+        "not _is_loaded(round_, one[1], but=plain))",
+        "not _is_loaded(round_, one[1]))",
+        _AFFINITY + "a_direct_caller_that_needs_nothing_loaded_goes_in_its_turn_and_ends_no_preference",
+    ),
+    Bug(
         "a paused office starts what is loaded",
         "engine/dispatch/affinity.py",
         "if round_.counters.is_closed(lane) or (needs_room",
@@ -70,7 +85,7 @@ LIMITS = (
         "engine/dispatch/affinity.py",
         "if round_.counters.is_closed(lane) or (needs_room",
         "if round_.counters.office(lane.office_id).is_paused or (needs_room",
-        "tests/engine/test_04_affinity.py::test_a_waiting_caller_holds_back_what_is_loaded_as_well",
+        _AFFINITY + "a_waiting_caller_holds_back_what_is_loaded_as_well",
     ),
     # Limits that a purge takes.
     Bug(

@@ -4,13 +4,15 @@ time.
 What a resource has loaded is the affinity of the last job that started on the resource; the database stores both. The
 dispatcher passes over the next job in order if that job needs something else, but at most for the
 `affinity_wait_seconds` of the resource. Then that job starts, and the resource loads what the job needs. So ABCABC
-becomes AABBCC, and no job that is next in order waits longer than that for others.
+becomes AABBCC, and no job that is next in order waits longer than that for others. A job without affinity leaves
+loaded what is loaded, so it starts when it is next.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from nextslot.domain import Lane
 from nextslot.store.tables import lanes
+from nextslot.store.tables.direct import WaitingCaller
 from nextslot.store.tables.jobs import FirstInLane
 
 from .dispatch_round import DispatchRound
@@ -29,20 +31,31 @@ def preferred(round_: DispatchRound, first: tuple[Lane, FirstInLane]) -> tuple[L
     return first
 
 
-def is_loaded(round_: DispatchRound, lane: Lane) -> bool:
-    """Returns whether a resource of the lane has loaded what the lane needs, and may still prefer it."""
+def callers_in_order(
+    round_: DispatchRound, waiting: Sequence[tuple[WaitingCaller, Lane]]
+) -> Sequence[tuple[WaitingCaller, Lane]]:
+    """Returns the callers by arrival, but first those whose resource has loaded what they need and may still prefer it.
+    A resource prefers none if the next caller that fits needs nothing loaded."""
+    with_room = [lane for _, lane in waiting if not round_.full_limits(lane)]
+    next_ = {resource: lane.affinity for lane in reversed(with_room) for resource in lane.resources}
+    plain = {resource for resource, affinity in next_.items() if affinity is None}
+    return sorted(waiting, key=lambda one: not _is_loaded(round_, one[1], but=plain))
+
+
+def _is_loaded(round_: DispatchRound, lane: Lane, but: Collection[str] = ()) -> bool:
+    """Returns whether a resource of the lane, except these, has loaded what the lane needs, and may still prefer it."""
     return lane.affinity is not None and any(
         round_.loaded[resource][0] == lane.affinity and not _is_over(round_, resource)
         for resource in lane.resources
-        if resource in round_.loaded
+        if resource in round_.loaded and resource not in but
     )
 
 
 def note_passed_callers(round_: DispatchRound, started: Lane, waiting: Sequence[Lane]) -> None:
     """Stores since when callers with another affinity are passed over, if the started caller was preferred."""
-    for resource in started.resources.keys() & round_.loaded.keys() if is_loaded(round_, started) else ():
+    for resource in started.resources.keys() & round_.loaded.keys() if _is_loaded(round_, started) else ():
         before = waiting[: waiting.index(started)]
-        if any(resource in other.resources and other.affinity != started.affinity for other in before):
+        if any(resource in other.resources and other.affinity not in (None, started.affinity) for other in before):
             round_.note_passed_for_affinity(resource)
 
 
@@ -54,8 +67,8 @@ def waits_for(round_: DispatchRound, lane: Lane) -> Iterator[tuple[str, str]]:
 
 
 def _preferring(round_: DispatchRound, lane: Lane) -> Iterator[str]:
-    """Yields the resources of a lane that have loaded something else, and may still prefer that."""
-    for resource in lane.resources:
+    """Yields the resources of a lane that have loaded something else than it needs, and may still prefer that."""
+    for resource in lane.resources if lane.affinity is not None else ():
         if resource in round_.loaded and round_.loaded[resource][0] != lane.affinity and not _is_over(round_, resource):
             yield resource
 

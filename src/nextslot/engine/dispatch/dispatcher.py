@@ -14,7 +14,7 @@ from nextslot.engine.engine_context import EngineContext
 from nextslot.store.contract import Tx
 from nextslot.store.tables import direct
 
-from .affinity import is_loaded, note_passed_callers
+from .affinity import callers_in_order, note_passed_callers
 from .dispatch_round import DispatchRound, Started
 from .fairness import start_next
 from .resource_outages import Outages
@@ -108,8 +108,7 @@ class Dispatcher:
         # By office, the limits that its earlier callers wait for.
         waited_for: dict[str, set[str]] = {}
         waiting = list(self._callers(round_))
-        first = sorted(waiting, key=lambda one: not is_loaded(round_, one[1])) if round_.loaded else waiting
-        for caller, lane in first:
+        for caller, lane in callers_in_order(round_, waiting) if round_.loaded else waiting:
             earlier = waited_for.setdefault(caller.office_id, set())
             if not round_.is_scheduler_paused:
                 serve_starving(round_, self.starvation_after_seconds, before=caller)

@@ -47,6 +47,8 @@ LOOK_SECONDS, LONGEST_POLL = 1.0, 0.5
 END_RETRY_SECONDS = 5.0
 FEWEST_PIECE_BYTES = MAX_CHECKPOINT_BYTES = 64 * 1024
 PIECES = 16
+# The deepest level of a checkpoint, as in `domain/bounds.py`. The checkpoint itself is at the second one.
+MAX_DEPTH = 64
 # The answer to a stored checkpoint.
 OK = b"ok\n"
 
@@ -411,10 +413,24 @@ def _answer_to(line: bytes) -> bytes:
     if len(line) > MAX_CHECKPOINT_BYTES:
         return b"error a line is longer than 65,536 bytes; write larger data to an artifact and its name here\n"
     try:
-        json.dumps(json.loads(line.decode()), allow_nan=False, ensure_ascii=False).encode()
+        value = json.loads(line.decode())
+        if _is_too_deep(value):
+            return (
+                f"error checkpoint cannot be stored as JSON: is nested too deep; it must be at most {MAX_DEPTH} levels "
+                "deep\n"
+            ).encode()
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         return f"error a line is not JSON: {error}\n".encode(errors="replace")
     return OK
+
+
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(2, MAX_DEPTH + 1):
+        containers = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
+        level = [inner for one in containers for inner in one]
+    return bool(level)
 
 
 def say(words: str) -> None:

@@ -43,7 +43,7 @@ class Loaded:
         for other in others:
             for resource in one.resources & other.resources & self._waits.keys():
                 known = self._by_resource.get(resource)
-                if known is None or one.affinity != known.affinity or other.affinity == known.affinity:
+                if known is None or one.affinity != known.affinity or other.affinity in (None, known.affinity):
                     continue
                 if known.since is None:
                     self._by_resource[resource] = known._replace(since=at)
@@ -56,7 +56,7 @@ class Loaded:
         """Finds jobs that need what is loaded, of a resource that loads something else for a job that starts."""
         for resource in one.resources & self._waits.keys():
             known = self._by_resource.get(resource)
-            if known is None or one.affinity == known.affinity:
+            if known is None or one.affinity in (None, known.affinity):
                 continue
             if known.since is not None and at > known.since + self._waits[resource] - TOLERANCE:
                 continue
