@@ -459,7 +459,8 @@ class Reference:
             parts += [self._operation(*one) for one in listed]
         parts.append(VALUES)
         parts += [self._value(name) for name in sorted(self._shown(), key=lambda name: self.names[name].lower())]
-        return "\n\n".join(parts) + "\n"
+        # The ids of requirements are for readers of the specification.
+        return re.sub(r" \((?:[A-Z]+-\w+|spec [\d.]+)\)", "", "\n\n".join(parts)) + "\n"
 
     def _conventions(self) -> str:
         written: str = self.document["info"]["description"]
