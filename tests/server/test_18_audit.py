@@ -39,7 +39,10 @@ ROUTES = [
 HOOK = "http://127.0.0.1:9/"
 TOPIC = "how tides turn turbines"
 ASKED = [{"role": "user", "content": TOPIC}]
-MODELS = ("chat", "text", "numbers")
+# Each model has an upstream of its own, because a silent one is held back.
+UPSTREAMS = "".join(
+    f'[gateway.upstreams.{one}]\nbase_url = "{HOOK}"\nmodels = ["{one}"]\n' for one in ("chat", "text", "numbers")
+)
 
 
 class Case(NamedTuple):
@@ -126,7 +129,7 @@ CHANGES: dict[str, Case] = {
     "POST /api/nodes/{node_id}/drain": Case("/api/nodes/{node}/drain", {"undo": True}),
     "DELETE /api/nodes/{node_id}": Case("/api/nodes/gone", None, 204),
     "POST /api/jobs/{job_id}/lost": Case("/api/jobs/{placed}/lost"),
-    # Nothing listens at the addresses of the upstreams; each model has its own, because a silent one is held back.
+    # Nothing listens at the addresses of the upstreams.
     "POST /v1/chat/completions": Case("/v1/chat/completions", {"model": "chat", "messages": ASKED}, 503),
     "POST /v1/completions": Case("/v1/completions", {"model": "text", "prompt": TOPIC}, 503),
     "POST /v1/embeddings": Case("/v1/embeddings", {"model": "numbers", "input": TOPIC}, 503),
@@ -218,13 +221,12 @@ def name(route: Route) -> str:
     return f"{method} {route.path}"
 
 
-async def prepared(directory: Path) -> Server:
+async def prepared(directory: Path, upstreams: str = UPSTREAMS) -> Server:
     """Runs a server whose database has a node that has left."""
     gone = Scheduler(databases.url(directory), data=directory, node="gone")
     async with gone:
         pass
-    upstreams = (f'[gateway.upstreams.{one}]\nbase_url = "{HOOK}"\nmodels = ["{one}"]\n' for one in MODELS)
-    (directory / "nextslot.toml").write_text("".join(upstreams))
+    (directory / "nextslot.toml").write_text(upstreams)
     variables = {**databases.variables(directory), "NEXTSLOT_WEBHOOKS__ALLOW_PRIVATE": "true"}
     configuration = load(directory, environment=variables)
     configured = ConfiguredScheduler(configuration, sender=Mailbox())
