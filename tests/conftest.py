@@ -46,9 +46,9 @@ BOTH_FILES = {
 MEASURED_ON_BOTH = {"config", "store"}
 # Of these folders only one test in so many, chosen by its name, runs on PostgreSQL too; and all tests of the files in
 # NOT_SAMPLED, which are about what the databases do differently: groups, effects, wake-ups, recovery. `./test --all`
-# takes more of them, and the other half of the engine's tests with the store's threads. NEXTSLOT_TEST_ONE_IN=1: all.
+# takes more of them, and the engine's other tests with the store's threads. NEXTSLOT_TEST_ONE_IN=1: all.
 SAMPLED = {"cli", "client", "engine", "extensions", "server"}
-ONE_IN = {"engine": 2, "else": 4} if IS_ALL else {"engine": 8, "else": 8}
+ONE_IN = {"engine": 3, "else": 6} if IS_ALL else {"engine": 8, "else": 8}
 NOT_SAMPLED = {
     "test_15_recovery.py", "test_context.py", "test_effects.py", "test_refusals.py", "test_schema_sequences.py",
     "test_adopt.py", "test_wakeups.py",

@@ -242,10 +242,15 @@ def _violations(page: Page, *rules: str) -> list[str]:
 
 
 def _too_wide(page: Page) -> list[str]:
-    """Returns the elements that are wider than the screen and do not scroll themselves."""
-    found: list[str] = page.evaluate("""() => {
-        if (document.documentElement.scrollWidth <= innerWidth) return [];
-        const isOut = (one) => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".scroll *, svg");
-        return [...document.querySelectorAll("body *")].filter(isOut).map((one) => one.outerHTML.slice(0, 200));
-    }""")
+    """Returns the elements that are wider than the screen and do not scroll themselves, once charts have their size."""
+    found: list[str] = []
+    for _ in range(50):
+        found = page.evaluate("""() => {
+            if (document.documentElement.scrollWidth <= innerWidth) return [];
+            const isOut = (one) => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".scroll *");
+            return [...document.querySelectorAll("body *")].filter(isOut).map((one) => one.outerHTML.slice(0, 200));
+        }""")
+        if not found:
+            break
+        page.wait_for_timeout(100)
     return found

@@ -1,4 +1,4 @@
-"""Spec 21.3 with a process that is killed while jobs of a key run: no two runs of a key overlap, and none is lost."""
+"""Limits of keys, and a process that is killed while their jobs run: no two runs of a key overlap, none is lost."""
 
 import json
 import random

@@ -183,7 +183,8 @@ async def test_a_job_that_needs_nothing_loaded_ends_no_preference_for_what_is_lo
         started = watched(scheduler)
         plain = NewJob(job_type="infer", params={"model": "-", "seconds": 30})
         await ended(scheduler, [*jobs("A", seconds=30), plain, *jobs("AAAAAA", seconds=30)])
-        before, _ = "".join(started), started.clear()
+        before = "".join(started)
+        started.clear()
         await ended(scheduler, jobs("ABAB"))
 
         assert (before, "".join(started)) == ("A-AAAAAA", "AABB")

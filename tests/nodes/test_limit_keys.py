@@ -1,4 +1,4 @@
-"""Spec 21.3 on several nodes: the limit of a key counts the runs of all of them."""
+"""Limits of keys on several nodes: the limit of a key counts the runs of all of them."""
 
 import asyncio
 from pathlib import Path

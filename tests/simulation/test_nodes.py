@@ -13,6 +13,8 @@ from tests.support import IS_ALL
 
 SEEDS = int(os.environ.get("NEXTSLOT_NODE_SEEDS", "12" if IS_ALL else "6"))
 CHUNK = 3
+# So many steps of a history are compared with the model: a rest of days has many more, which are all alike.
+MOST_STEPS = 6_000
 
 pytestmark = pytest.mark.sqlite_only("simulates nodes on a file")
 
@@ -25,7 +27,7 @@ def test_every_law_holds_whatever_happens_to_the_nodes(first: int) -> None:
 
         again = f"nextslot-sim --nodes --from {seed} --seeds 1 --length {LENGTH}"
         assert not world.history.broken, f"{again}: {world.history.broken[:3]}"
-        assert list(lease_trace.problems(world.observed, nodes.NAMES)) == [], f"seed {seed}"
+        assert list(lease_trace.problems(world.observed[:MOST_STEPS], nodes.NAMES)) == [], f"seed {seed}"
 
 
 @pytest.mark.no_cover

@@ -36,7 +36,7 @@ def test_no_work_on_an_engine_overlaps_its_retry_whatever_dies_and_lies(first: i
 @pytest.mark.no_cover
 def test_the_engines_of_the_histories_fail_in_every_way() -> None:
     met: Counter[str] = Counter()
-    for seed in range(1, 11):
+    for seed in range(1, 31):
         met.update(history(seed).met)
 
     ways = {"refused", "twice", "forgot", "lost answer", "hid", "state", "deaf", "unreachable"}
