@@ -57,7 +57,7 @@ def application(directory: Path) -> Iterator[str]:
         )  # fmt: skip
         try:
             until = time.monotonic() + 60
-            while "Application startup complete" not in log.read_text():
+            while "Uvicorn running on" not in log.read_text():
                 assert server.poll() is None, log.read_text()
                 assert time.monotonic() < until, log.read_text()
                 time.sleep(0.05)
