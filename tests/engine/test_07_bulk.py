@@ -89,6 +89,7 @@ async def test_an_empty_filter_needs_to_say_that_all_are_meant(tmp_path: Path) -
         assert done.cancelled.count == 3
 
 
+@pytest.mark.one_thread("with threads, a job may be stored before the call reads what exists")
 @pytest.mark.usefixtures("small_steps")
 async def test_only_what_existed_when_it_was_called_is_cancelled(tmp_path: Path) -> None:
     async with counted_scheduler(tmp_path) as scheduler:
