@@ -4,6 +4,8 @@
 
 Run by an engine, with the directory of the evidence as its working directory. A lock file of the key is made
 exclusively and removed at the end; a killed run leaves it, with the pids that must be gone when the next one begins.
+With `go` instead of SECONDS it works until the test has made a file of that name (`Rig.let_end`), however slow the
+machine is.
 """
 
 import os
@@ -12,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+GO = "go"
 SLEEPER = "import os, sys, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); time.sleep(600)"
 
 
@@ -31,7 +34,11 @@ def main() -> None:
         subprocess.run([sys.executable, "-c", SLEEPER, key], check=True)
     os.write(own, f"{name_of(os.getpid())} ".encode())
     os.write(1, f"working for {key}\n".encode())
-    time.sleep(float(seconds))
+    if seconds == GO:
+        while not Path(GO).exists():
+            time.sleep(0.02)
+    else:
+        time.sleep(float(seconds))
     Path(os.environ["NEXTSLOT_ARTIFACTS"], "made.txt").write_text(key)
     lock.unlink()
     note(f"end {key} {run_id}")

@@ -19,6 +19,7 @@ from nextslot.executors.engines.run_directory import RunDirectory, hash_of
 from nextslot.executors.process_tree.kill_tree import descendants
 from nextslot.executors.process_tree.run_marks import Marks
 from tests import databases
+from tests.engines.evidence import GO
 
 EVIDENCE = str(Path(__file__).with_name("evidence.py"))
 # How long a step may take; a Ray of 26 processes on a machine with other work takes longer than other engines.
@@ -81,6 +82,10 @@ class Rig:
             }
         )
         return directory
+
+    def let_end(self) -> None:
+        """Lets the jobs end that were submitted with `"seconds": GO`."""
+        (self.work / GO).touch()
 
     # Evidence.
 

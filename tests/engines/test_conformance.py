@@ -17,6 +17,7 @@ from nextslot.errors import Conflict
 from nextslot.executors.checkpoints import CheckpointLines
 from nextslot.executors.engines import wrapper_archive, wrapper_main
 from nextslot.executors.engines.contract import Key, Sight, Submission
+from tests.engines.evidence import GO
 from tests.engines.rig import PATIENCE, Rig, run_id_of, until, until_running
 
 
@@ -138,12 +139,13 @@ async def answer_of_the_scheduler(line: str) -> str:
 async def test_a_run_goes_on_while_its_scheduler_is_dead_and_is_adopted(rig: Rig) -> None:
     first = rig.scheduler()
     await first.start()
-    job = await first.submit("work", {"key": "a", "seconds": "3"})
+    job = await first.submit("work", {"key": "a", "seconds": GO})
     run_id = await until_running(first, job)
     await testing.crash(first)
 
     async with rig.scheduler() as second:
         adopted = await second.run_of(job)
+        rig.let_end()
         ended = await second.wait(job, PATIENCE)
         chain = await second.chain(job)
 
@@ -158,9 +160,10 @@ async def test_a_run_goes_on_while_its_scheduler_is_dead_and_is_adopted(rig: Rig
 async def test_a_run_that_ended_while_no_scheduler_was_there_gets_its_outcome(rig: Rig) -> None:
     first = rig.scheduler()
     await first.start()
-    job = await first.submit("work", {"key": "a", "seconds": "0.5"})
+    job = await first.submit("work", {"key": "a", "seconds": GO})
     await until_running(first, job)
     await testing.crash(first)
+    rig.let_end()
     await until(lambda: rig.lines("end"))
 
     async with rig.scheduler() as second:
@@ -173,9 +176,10 @@ async def test_a_run_that_ended_while_no_scheduler_was_there_gets_its_outcome(ri
 
 async def test_a_shutdown_does_not_wait_for_a_placed_run_and_does_not_interrupt_it(rig: Rig) -> None:
     async with rig.scheduler() as scheduler:
-        job = await scheduler.submit("work", {"key": "a", "seconds": "4"})
+        job = await scheduler.submit("work", {"key": "a", "seconds": GO})
         await until_running(scheduler, job)
     has_ended_before = bool(rig.lines("end"))
+    rig.let_end()
 
     async with rig.scheduler() as scheduler:
         ended = await scheduler.wait(job, PATIENCE)
@@ -214,7 +218,7 @@ async def test_the_timeout_counts_from_the_claim_and_is_kept_without_a_scheduler
     first = rig.scheduler()
     await first.start()
     policy = {"max_attempts": 1}
-    job = await first.submit("work", {"key": "a", "seconds": "60"}, timeout_seconds=1, retry_policy=policy)
+    job = await first.submit("work", {"key": "a", "seconds": "60"}, timeout_seconds=5, retry_policy=policy)
     run_id = await until_running(first, job)
     run = await first.run_of(job)
     await testing.crash(first)
@@ -226,7 +230,7 @@ async def test_the_timeout_counts_from_the_claim_and_is_kept_without_a_scheduler
     assert run is not None
     assert run.timeout_at is not None
     assert ended.run is not None
-    assert (ended.run.failure_kind, ended.run.error) == (FailureKind.TIMEOUT, "timed out after 1 seconds")
+    assert (ended.run.failure_kind, ended.run.error) == (FailureKind.TIMEOUT, "timed out after 5 seconds")
 
 
 async def test_no_more_runs_are_handed_over_than_there_are_slots(rig: Rig) -> None:
@@ -244,10 +248,12 @@ async def test_no_more_runs_are_handed_over_than_there_are_slots(rig: Rig) -> No
 
 async def test_a_run_whose_wrapper_was_killed_ends_with_its_tree_and_is_retried(rig: Rig) -> None:
     async with rig.scheduler() as scheduler:
-        job = await scheduler.submit("leave", {"key": "a", "seconds": "2"})
+        job = await scheduler.submit("leave", {"key": "a", "seconds": GO})
         run_id = await until_running(scheduler, job)
         await until(lambda: len(rig.processes(run_id)) >= 3)
         rig.kill(run_id, with_guardian=False)
+        await until(lambda: not rig.processes(run_id))
+        rig.let_end()
         ended = await scheduler.wait(job, PATIENCE)
         chain = await scheduler.chain(job)
         first = await scheduler.run_of(chain[0])
@@ -265,12 +271,14 @@ async def test_a_run_whose_wrapper_was_killed_ends_with_its_tree_and_is_retried(
 
 async def test_a_run_whose_guardian_was_killed_ends_with_its_tree_and_is_retried(rig: Rig) -> None:
     async with rig.scheduler() as scheduler:
-        job = await scheduler.submit("leave", {"key": "a", "seconds": "2"})
+        job = await scheduler.submit("leave", {"key": "a", "seconds": GO})
         run_id = await until_running(scheduler, job)
         await until(lambda: len(rig.processes(run_id)) >= 3)
         wrapper = rig.wrapper(run_id)
         guardian = int(Path(f"/proc/{wrapper}/task/{wrapper}/children").read_text().split()[0])
         os.kill(guardian, signal.SIGKILL)
+        await until(lambda: not rig.processes(run_id))
+        rig.let_end()
         ended = await scheduler.wait(job, PATIENCE)
         chain = await scheduler.chain(job)
 
@@ -283,9 +291,10 @@ async def test_a_run_whose_guardian_was_killed_ends_with_its_tree_and_is_retried
 
 async def test_a_run_that_nothing_is_left_of_ends_when_its_lease_is_over(impatient: Rig) -> None:
     async with impatient.scheduler() as scheduler:
-        job = await scheduler.submit("work", {"key": "a", "seconds": "3"})
+        job = await scheduler.submit("work", {"key": "a", "seconds": GO})
         run_id = await until_running(scheduler, job)
         impatient.kill(run_id, with_guardian=True)
+        impatient.let_end()
         ended = await scheduler.wait(job, 1.5 * PATIENCE)
         first = await scheduler.run_by_id(run_id)
 
@@ -314,12 +323,14 @@ async def test_a_run_that_an_operator_gives_up_ends_its_tree_and_is_retried(rig:
 def test_a_submission_may_be_repeated_and_is_found_until_it_has_ended(rig: Rig) -> None:
     wrapper = wrapper_archive.ship(rig.settings.directory)
     run_id = "01a00000-0000-7000-8000-000000000001"
-    directory = rig.prepared(run_id, f"echo once >> {rig.work}/starts; sleep 2")
+    script = f"echo once >> {rig.work}/starts; until [ -e {rig.work}/{GO} ]; do sleep 0.05; done"
+    directory = rig.prepared(run_id, script)
     argv = (rig.settings.python, "-I", str(wrapper), str(directory.path))
     what = Submission(run_id=run_id, directory=directory.path, argv=argv)
 
     handles = [_until_answered(lambda: rig.engine.submit(what)) for _ in range(2)]
     found = _until_answered(lambda: rig.engine.find(run_id))
+    rig.let_end()
     _wait_for(lambda: directory.look(0).end is not None)
     _wait_for(lambda: _until_answered(lambda: rig.engine.find(run_id)) == [])
 

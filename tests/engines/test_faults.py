@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from nextslot.executors.engines.contract import Key, Seen, Sight, Submission, Un
 from nextslot.executors.engines.local_engine import LocalEngine
 from nextslot.executors.engines.run_directory import RunDirectory
 from nextslot.executors.process_tree.kill_tree import descendants
+from tests.engines.evidence import GO
 from tests.engines.rig import Rig, run_id_of, until, until_ended, until_running
 
 # A wrapper to which its engine sends TERM in the moment after its claim.
@@ -61,6 +63,16 @@ class SlowEngine(LocalEngine):
     def _answer(self) -> None:
         if not self.is_there:
             raise Unreachable("the cable is out")
+
+
+class LateEngine(LocalEngine):
+    """Says nothing of a submission before the run has ended, and then loses the answer."""
+
+    def submit(self, submission: Submission) -> str:
+        super().submit(submission)
+        while records.read(str(submission.directory), records.END) is None:
+            time.sleep(0.05)
+        raise Unreachable("the connection was lost after the submission")
 
 
 async def state_of(scheduler: Scheduler, job: Job) -> str | None:
@@ -113,6 +125,20 @@ async def test_a_run_without_a_sign_of_life_is_unknown_until_it_gives_one(tmp_pa
     assert (there.unknown, there.running) == (1, 0)
     assert ended.run is not None
     assert (ended.run.run_id, ended.run.status) == (run_id, RunStatus.COMPLETED)
+    assert len(rig.lines("begin")) == 1
+
+
+async def test_a_run_that_ended_before_anybody_looked_says_that_it_ran_there_and_when_it_began(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, LateEngine())
+    async with rig.scheduler() as scheduler:
+        ended = await scheduler.wait(await scheduler.submit("work", {"key": "a", "seconds": "0.5"}), 60)
+
+    assert ended.run is not None
+    assert ended.run.status == RunStatus.COMPLETED
+    assert ended.run.placement == {"engine": "box", "state": "running", "handle": None}
+    assert ended.run.began_at is not None
+    assert ended.run.finished_at is not None
+    assert ended.run.finished_at - ended.run.began_at >= 500_000
     assert len(rig.lines("begin")) == 1
 
 
@@ -195,7 +221,7 @@ async def test_a_run_that_a_scheduler_gave_up_just_before_it_died_ends_and_is_re
     rig = Rig(tmp_path, LocalEngine())
     first = rig.scheduler()
     await first.start()
-    job = await first.submit("work", {"key": "a", "seconds": "3"})
+    job = await first.submit("work", {"key": "a", "seconds": GO})
     run_id = await until_running(first, job)
     directory = RunDirectory(rig.settings.directory / run_id, "")
     token = str((records.read(str(directory.path), records.REQUEST) or {})["token"])
@@ -203,6 +229,7 @@ async def test_a_run_that_a_scheduler_gave_up_just_before_it_died_ends_and_is_re
     # What it does last: the record is written, and the end is not stored.
     assert directory.give_up(token, "its lease is over")
     await until(lambda: not rig.processes(run_id))
+    rig.let_end()
 
     async with rig.scheduler() as second:
         ended = await second.wait(job, 60)

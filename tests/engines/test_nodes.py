@@ -11,6 +11,7 @@ from nextslot.domain import FailureKind, JobStatus, RunStatus
 from nextslot.domain.lease_times import LeaseTimes
 from nextslot.executors.engines.local_engine import LocalEngine
 from tests import postgres
+from tests.engines.evidence import GO
 from tests.engines.rig import EVIDENCE, Rig, until, until_running
 
 QUICK = LeaseTimes(renew_seconds=0.2, work_seconds=1.0, lease_seconds=2.0)
@@ -63,12 +64,13 @@ async def test_a_node_that_comes_back_goes_on_with_its_own_runs(database: str, t
     rig = Rig(tmp_path, LocalEngine())
     first = node(database, "a", rig)
     await first.start()
-    job = await first.submit("work", {"key": "a", "seconds": "4"})
+    job = await first.submit("work", {"key": "a", "seconds": GO})
     run_id = await until_running(first, job)
     await testing.crash(first)
 
     async with node(database, "a", rig) as again:
         held = await again.job(job)
+        rig.let_end()
         ended = await again.wait(job, 60)
 
     assert held.worker_id == "a/slot-placed-1"
@@ -82,10 +84,11 @@ async def test_a_run_is_given_up_through_another_node_than_the_one_that_follows_
 ) -> None:
     rig = Rig(tmp_path, LocalEngine())
     async with node(database, "a", rig) as first:
-        job = await first.submit("work", {"key": "a", "seconds": "3"})
+        job = await first.submit("work", {"key": "a", "seconds": GO})
         run_id = await until_running(first, job)
         async with node(database, "b", rig) as second:
             await second.engines.lose(job.job_id)
+            rig.let_end()
             ended = await second.wait(job, 60)
         before = await first.run_by_id(run_id)
 

@@ -307,6 +307,10 @@ class PlacedExecutor:
         if look.checkpoint is not None and look.checkpoint != one.checkpoint and one.run.keep is not None:
             one.checkpoint = look.checkpoint
             one.checkpoints.write(look.checkpoint.encode() + b"\n")
+        if not one.has_begun and look.claim is not None and look.claim["by"] == "wrapper":
+            # Also of a run that has ended meanwhile: no answer says of it that it was never handed over.
+            await self._note_claim(one)
+            self._forget_in_engine(one)
         if look.end is not None:
             return None if look.output else await self._outcome(one, look.end)
         if look.error is not None:
@@ -492,9 +496,6 @@ class PlacedExecutor:
 
     async def _after_claim(self, one: _Followed, look: Look) -> Outcome | None:
         now = self._clock.monotonic()
-        if not one.has_begun:
-            await self._note_claim(one)
-            self._forget_in_engine(one)
         if look.lease != one.lease:
             one.lease, one.renewed_at, one.lease_over_at = look.lease, now, now + one.spec.lease_seconds
             await self._note_renewal(one, now)
