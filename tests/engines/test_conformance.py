@@ -312,7 +312,7 @@ async def test_a_run_that_an_operator_gives_up_ends_its_tree_and_is_retried(rig:
         await scheduler.engines.lose(job.job_id)
         first = await scheduler.run_by_id(run_id)
         await until(lambda: not rig.processes(run_id))
-        with pytest.raises(Conflict, match="no engine runs job"):
+        with pytest.raises(Conflict, match=f"no engine runs job {job.job_id}, which is FAILED$"):
             await scheduler.engines.lose(job.job_id)
         await scheduler.cancel((await scheduler.chain(job))[-1], interrupt=True)
         await scheduler.wait(job, PATIENCE)

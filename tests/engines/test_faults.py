@@ -87,6 +87,16 @@ async def until_state(scheduler: Scheduler, job: Job, state: str) -> None:
     await until(is_so)
 
 
+async def until_explained(scheduler: Scheduler, job: Job, words: str) -> None:
+    """Waits until the reason of a job that runs ends with these words."""
+
+    async def is_so() -> bool:
+        [reason] = (await scheduler.forecast.why(job.job_id)).reasons
+        return reason.text.endswith(words)
+
+    await until(is_so)
+
+
 async def test_what_the_engine_does_not_start_in_time_fails_and_is_taken_back(tmp_path: Path) -> None:
     engine = SlowEngine()
     rig = Rig(tmp_path, engine, start_timeout_seconds=1.0)
@@ -148,6 +158,7 @@ async def test_an_engine_that_is_away_is_held_and_says_so_and_is_released_when_i
     async with rig.scheduler() as scheduler:
         first = await scheduler.submit("work", {"key": "a", "seconds": "1"})
         await until_state(scheduler, first, "queued")
+        await until_explained(scheduler, first, " and has not started it. it waits for a card.")
         engine.is_there = False
         await until_held(scheduler, True)
         second = await scheduler.submit("work", {"key": "b", "seconds": "1"})

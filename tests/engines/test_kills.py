@@ -165,14 +165,17 @@ async def test_a_job_that_slurm_does_not_start_is_cancelled_without_ever_running
             run = await scheduler.run_of(job)
             return run is not None and run.placement is not None and run.placement["state"] == "queued"
 
+        async def is_explained() -> bool:
+            [reason] = (await scheduler.forecast.why(job.job_id)).reasons
+            return "queued there" in reason.text and "Slurm: PENDING, PartitionDown." in reason.text
+
         await until(is_queued)
-        why = await scheduler.forecast.why(job.job_id)
+        await until(is_explained)
         run = await scheduler.run_of(job)
         await scheduler.cancel(job, interrupt=True)
         await scheduler.wait(job, 60)
         ended = await scheduler.job(job)
 
-    assert "queued there" in why.reasons[0].text
     assert ended.status is JobStatus.CANCELLED
     assert run is not None
     assert SlurmEngine({"config_file": str(slurm.config)}).find(run.run_id) == []

@@ -33,14 +33,14 @@ touch SHARED/later/go
 
 
 def commands() -> str:
-    [block] = re.findall(r"^```sh\n(pip install nextslot\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    [block] = re.findall(r"^```sh\n(pip install 'nextslot\[server\]'\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     return str(block)
 
 
 def pasted(tmp_path: Path) -> str:
     """Returns the commands of the page, with directories of this test. nextslot is installed already."""
     first, *rest = commands().splitlines(keepends=True)
-    assert first == "pip install nextslot\n"
+    assert first == "pip install 'nextslot[server]'\n"
     *before, last = rest
     text = "".join([*before, WAIT, last, MORE])
     return text.replace("/var/tmp/nextslot", str(tmp_path / "local")).replace("/shared", str(tmp_path / "shared"))

@@ -177,7 +177,7 @@ class Runtime:
         self.readiness = Readiness(access, given.disk, workers.node)
         self.forecasts = ForecastService(
             access,
-            Explainer(engine, self.dispatcher, self.cluster.registry),
+            Explainer(engine, self.dispatcher, self.cluster.registry, self.progress),
             self.cluster.registry,
             self.rules,
             self.durations,

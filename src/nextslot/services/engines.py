@@ -48,7 +48,8 @@ class EngineService:
         found = arguments.found(await self._access.read(lambda tx: jobs.get(tx, job_id)), "job", job_id)
         placed = await self._access.read(lambda tx: placements.of_job(tx, job_id))
         if placed is None:
-            raise Conflict(f"no engine runs job {job_id}, which is {found.status}; cancel it with interrupt instead")
+            advice = "" if found.has_ended else "; cancel it instead" + (", with interrupt" if found.is_running else "")
+            raise Conflict(f"no engine runs job {job_id}, which is {found.status}{advice}")
         if not await self._placed.disown(placed, LOST):
             raise Conflict(f"job {job_id} is not lost: its run has just ended, and its end is being stored")
 

@@ -12,7 +12,7 @@ from nextslot.engine.forecast.expected_starts import make_forecast
 from nextslot.engine.forecast.forecast_simulator import DispatchRules, PastRuns
 from nextslot.engine.forecast.queue_snapshot import Snapshot, take
 from nextslot.engine.forecast.run_durations import RUNS_READ, Durations
-from nextslot.engine.forecast.why import MOST_AHEAD, Explained, Explainer
+from nextslot.engine.forecast.why import MOST_AHEAD, Explained, Explainer, Progress
 from nextslot.engine.submit.intake import Accepted
 from nextslot.errors import NotFound
 from nextslot.executors.threads import Threads
@@ -37,7 +37,6 @@ MOST_TRIALS = 2
 # Other writes wait for the transaction of a dry run: after each, its office waits this many times as long for the next.
 RESTS = 3
 
-Progress = Callable[[str], tuple[float | None, str] | None]
 # Returns a job type's note for callers, given the type's name and a job's parameters.
 Note = Callable[[str, Mapping[str, Json]], Awaitable[str | None]]
 

@@ -32,7 +32,7 @@ from nextslot.cli.session import Session, command
 from nextslot.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from nextslot.client import Job, JobDetail, Why
+    from nextslot.client import Job, JobDetail, Run, Why
     from nextslot.client.keyword_arguments import JobFilter
     from nextslot.client.values import DryRun
 
@@ -295,6 +295,7 @@ def _show(job: "JobDetail") -> None:
             "finished": job.finished_at,
             "cancelled": job.cancel_reason,
             "run": run.run_id if run else None,
+            "engine": _place(run) if run else None,
             "took": output.took(run.started_at, run.finished_at) if run else None,
             "exit code": run.exit_code if run else None,
             "error": f"{run.error} ({run.failure_kind})" if run and run.error else None,
@@ -317,6 +318,13 @@ def _waits_for(job: "JobDetail") -> str | None:
     who = f" from {', '.join(wait['answered_by'])}" if wait["answered_by"] else ""
     deadline = f"; {wait['on_deadline']} at {wait['answer_by']}" if wait["answer_by"] else ""
     return f"the signal {wait['name']}{who}: {wait['question'] or 'no question'}{deadline}"
+
+
+def _place(run: "Run") -> str:
+    """Returns the engine of a run, the run's state there until it ends, and its handle."""
+    found = run.placement or {}
+    state = found.get("state") if run.status is None else None
+    return ", ".join(str(one) for one in (found.get("engine"), state, found.get("handle")) if one)
 
 
 def _checkpoint(job: "JobDetail") -> str | None:

@@ -4,7 +4,7 @@ The dispatcher decides which jobs may start; this module reads that decision fro
 puts it into words. `services.forecast` calls it. All lists are bounded, so the cost does not grow with the queue.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,9 @@ from nextslot.store.tables import (
 )
 from nextslot.store.tables.forecast_reads import Holding
 
+# Returns how far a run of this node is, by its id: the fraction and the text.
+Progress = Callable[[str], tuple[float | None, str] | None]
+
 # The count of jobs ahead stops here: a larger number is not worth its cost.
 MOST_AHEAD = 10_000
 # How many holders of a limit, or prerequisites of a job, a reason names.
@@ -68,7 +71,10 @@ def _is_blocking(reason: Reason) -> bool:
 
 
 class Explainer:
-    def __init__(self, engine: EngineContext, dispatcher: Dispatcher, registry: NodeRegistry) -> None:
+    def __init__(
+        self, engine: EngineContext, dispatcher: Dispatcher, registry: NodeRegistry, progress: Progress
+    ) -> None:
+        self._progress = progress
         self._lanes = engine.lanes
         self._job_types = engine.job_types
         self._dispatcher = dispatcher
@@ -80,7 +86,7 @@ class Explainer:
         if job is None:
             raise NotFound("job", job_id)
         if job.stage is not Stage.QUEUED:
-            return Explained(job, (_past(tx, job), *_silent(tx, job)), 0, False)
+            return Explained(job, (_past(tx, job, self._progress), *_silent(tx, job)), 0, False)
         ahead = forecast_reads.ahead(tx, job.office_id, jobs.place_of(job), MOST_AHEAD + 1)
         reasons = [*([_stopping()] if is_stopping else []), *self._reasons(tx, job, seen_by)]
         if ahead:
@@ -180,12 +186,15 @@ class Explainer:
 # Jobs that have started.
 
 
-def _past(tx: Tx, job: Job) -> Reason:
+def _past(tx: Tx, job: Job, progress: Progress) -> Reason:
     if job.is_running:
         data: dict[str, Json] = {"started_at": str(job.started_at), "worker_id": job.worker_id}
         run = runs.of_job(tx, job.job_id)
         if run is not None and run.placement is not None:
-            return Reason(code="running", text=_placed(job, run.placement), data={**data, "placement": run.placement})
+            # While it waits there, its progress is what the engine says of it, such as why it has not started it.
+            _, words = progress(run.run_id) or (None, "")
+            text = _placed(job, run.placement, f" {words}." if words else "")
+            return Reason(code="running", text=text, data={**data, "placement": run.placement})
         return Reason(code="running", text=f"It has been running since {job.started_at}.", data=data)
     run = runs.of_job(tx, job.job_id)
     because = job.cancel_reason or (run and (run.error or run.reason)) or None
@@ -198,12 +207,12 @@ def _past(tx: Tx, job: Job) -> Reason:
     return Reason(code="ended", text=text, data=data)
 
 
-def _placed(job: Job, placement: Mapping[str, Json]) -> str:
-    engine = placement["engine"]
+def _placed(job: Job, placement: Mapping[str, Json], words: str) -> str:
+    engine, since = placement["engine"], job.started_at
     return {
-        "submitting": f"It is being handed to the engine {engine!r} since {job.started_at}.",
-        "queued": f"It is queued there: the engine {engine!r} has it since {job.started_at} and has not started it.",
-        "running": f"It has been running on the engine {engine!r}, which it was handed to at {job.started_at}.",
+        "submitting": f"It is being handed to the engine {engine!r} since {since}.",
+        "queued": f"It is queued there: the engine {engine!r} has it since {since} and has not started it.{words}",
+        "running": f"It has been running on the engine {engine!r}, which it was handed to at {since}.",
         "unknown": f"The engine {engine!r} has it, and it gives no sign of life: its lease decides, or `job lost`.",
     }[str(placement["state"])]
 
