@@ -80,7 +80,8 @@ async def test_an_answer_over_http_is_stored_once_and_names_its_sender(tmp_path:
         assert first.json() == again.json() == listed[0]
         assert (first.json()["sent_by"], first.json()["payload"]) == ("a", {"n": 1})
         assert "was answered with 'approve' by a at" in other.text
-        assert any(one["actor"] == "a" and at in one["target"] for one in audit)
+        entries = [one for one in audit if one["target"] == at]
+        assert {(one["actor"], one["details"]["after"]["answer"]) for one in entries} == {("a", "approve")}
 
 
 async def test_what_waits_for_an_answer_is_listed_within_the_office_of_the_key(tmp_path: Path) -> None:
@@ -140,7 +141,8 @@ async def test_a_link_shows_the_question_and_answers_once(tmp_path: Path) -> Non
         assert "was answered before" in replayed.text
         assert "does not wait for an answer" in after.text
         assert (signal.sent_by, signal.answer) == ("link", "approve")
-        assert any(one["actor"] == "link" and job_id in one["target"] for one in audit)
+        (entry,) = [one for one in audit if one["target"] == f"/api/jobs/{job_id}/signals/release"]
+        assert (entry["actor"], entry["details"]["after"]) == ("link", {"answer": "approve"})
         assert link.rpartition("/")[2] not in str(audit)
 
 
@@ -244,6 +246,16 @@ async def test_with_named_people_a_link_counts_only_if_they_are_told_so(tmp_path
         assert (refused.status_code, taken.status_code) == (409, 200), taken.text
         assert "can be answered only by a" in refused.text
         assert (not_named.status_code, named.status_code) == (403, 201)
+
+
+@pytest.mark.parametrize("name", ["deadline", "link"])
+async def test_no_key_answers_in_the_name_of_a_deadline_or_a_link(tmp_path: Path, name: str) -> None:
+    async with neighbours(tmp_path, "a") as (_, keys):
+        refused = await keys["admin"].post("/api/keys", json={"name": name, "scopes": ["operate"], "office_id": "a"})
+
+        assert refused.status_code == 422
+        assert f"name is '{name}'" in refused.json()["detail"]
+        assert "give another name" in refused.json()["detail"]
 
 
 async def test_nobody_reads_a_link_who_may_only_read(tmp_path: Path) -> None:
