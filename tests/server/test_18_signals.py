@@ -258,6 +258,40 @@ async def test_no_key_answers_in_the_name_of_a_deadline_or_a_link(tmp_path: Path
         assert "give another name" in refused.json()["detail"]
 
 
+async def test_a_key_that_may_submit_parks_and_leaves_checkpoints_for_the_runs_of_its_own_jobs_only(
+    tmp_path: Path,
+) -> None:
+    async with office_with_chat(tmp_path) as (server, keys, _):
+        begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        is_over = asyncio.Event()
+
+        async def works(run: Any) -> None:
+            begun.set_result(run.run_id)
+            await is_over.wait()
+
+        server.scheduler.job_types.add("works", works)
+        texts = {name: (await server.scheduler.keys.create(name, ["submit"], "a"))[1] for name in ("mine", "yours")}
+        _, everywhere = await server.scheduler.keys.create("everywhere", ["submit"])
+        async with client_of(server, texts["mine"]) as client:
+            made = await client.post("/api/jobs", json={"job_type": "works"})
+            job_id = made.json()["job_id"]
+        run_id = await asyncio.wait_for(begun, 60)
+
+        async def sent(text: str) -> list[int]:
+            async with client_of(server, text) as client:
+                path = f"/api/job-runs/{run_id}"
+                kept = await client.put(f"{path}/checkpoint", json={"value": text})
+                parked = await client.post(f"{path}/park", json={"name": "go"})
+            assert all("'mine' has made this job" in one.text for one in (kept, parked) if one.status_code == 403)
+            return [kept.status_code, parked.status_code]
+
+        assert await sent(texts["yours"]) == await sent(everywhere) == [403, 403]
+        assert (await server.scheduler.job(job_id)).status == "RUNNING"
+        assert (await keys["a"].get(f"/api/jobs/{job_id}")).json()["checkpoint"] is None
+        assert await sent(texts["mine"]) == [200, 202]
+        is_over.set()
+
+
 async def test_nobody_reads_a_link_who_may_only_read(tmp_path: Path) -> None:
     async with office_with_chat(tmp_path) as (server, _, box):
         job_id = await asked(server)

@@ -28,6 +28,5 @@ class AuditEntry(Value, Generic[At]):
     target: str
     office_id: str | None
     details: Annotated[
-        Mapping[str, Json] | None,
-        Says("For a changed setting: its value `before` and `after`; for a signal: the answer, as `after`"),
+        Mapping[str, Json] | None, Says("Of a setting: its value `before`, `after`; of a signal: its answer")
     ]

@@ -388,9 +388,8 @@ class Services:
         callers = None if context.actor is None else (who,)
 
         def send(tx: Tx) -> Sent:
-            now = self._clock.now()
             sent = self._runtime.signals.send(
-                tx, job_id, name, given, payload, who, now, signal_id=signal_id, callers=callers
+                tx, job_id, name, given, payload, who, self._clock.now(), signal_id=signal_id, callers=callers
             )
             self._access.audit.changed(tx, None, {"answer": sent.signal.answer.value})
             return sent
@@ -408,9 +407,9 @@ class Services:
 
     async def signal_by_link(self, token: str, answer: str) -> Sent:
         """Answers a signal by its signed link, once, whoever uses it; the audit log names the job and the signal."""
-        link = self._link(token)
+        link, who = self._link(token), signal_rules.BY_LINK
         target = f"/api/jobs/{link.job_id}/signals/{link.name}"
-        actor = Actor(name=signal_rules.BY_LINK, key_id=None, action="POST /signal/{token}", target=target)
+        actor = Actor(name=who, key_id=None, action="POST /signal/{token}", target=target)
         access = self._access.for_caller(RequestContext(actor=actor))
         given = arguments.choice(Answer, answer, "answer")
 
@@ -419,9 +418,7 @@ class Services:
             if job.awaiting is None or job.awaiting["name"] != link.name:
                 raise Conflict(f"the signal {link.name!r} was answered before, or its job has ended: {job.status}")
             now = self._clock.now()
-            sent = self._runtime.signals.send(
-                tx, link.job_id, link.name, given, None, signal_rules.BY_LINK, now, callers=(signal_rules.BY_LINK,)
-            )
+            sent = self._runtime.signals.send(tx, link.job_id, link.name, given, None, who, now, callers=(who,))
             access.audit.changed(tx, None, {"answer": sent.signal.answer.value})
             return sent
 

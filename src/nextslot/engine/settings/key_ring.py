@@ -95,8 +95,7 @@ class KeyRing:
         scopes, office_id = wanted.scopes, wanted.office_id
         problems = [*request_checks.text_problems("name", wanted.name), *_limit_problems(wanted, now)]
         if wanted.name in (BY_DEADLINE, BY_LINK):
-            problem = f"is {wanted.name!r}, as which the answers to signals name their deadline and signed links"
-            problems.append(Problem("name", f"{problem}; give another name"))
+            problems.append(Problem("name", f"is {wanted.name!r}, which is no key to answers; give another name"))
         unknown = [scope for scope in scopes if scope not in list(Scope)]
         if unknown or not scopes:
             problems.append(

@@ -40,9 +40,8 @@ def _sentence(event: str, content: Mapping[str, Json]) -> tuple[str, str]:
         silent = f"no output and no progress since {run['silent_since']}" if event == "job.stalled" else ""
         asked = _question(job, content.get("link")) if event == "job.awaiting_signal" else ""
         why = silent or run.get("error") or run.get("reason") or job.get("cancel_reason") or ""
-        said = asked or _short(why, MOST_OF_A_REASON)
-        headline = f"{_short(name, MOST_OF_A_TITLE)} {verb}"
-        return headline, f"{said}\njob {job['job_id']} in {job['office_id']}".strip()
+        details = f"{asked or _short(why, MOST_OF_A_REASON)}\njob {job['job_id']} in {job['office_id']}"
+        return f"{_short(name, MOST_OF_A_TITLE)} {verb}", details.strip()
     if "group" in content:
         group = content["group"]
         name = group.get("name") or group["group_id"]
