@@ -76,6 +76,12 @@ POINTS: dict[str, Point | Write] = {
     "while the end of a delivery is stored": Point(
         "nextslot.engine.webhooks.delivery_worker:DeliveryWorker._record", is_after=True
     ),
+    # Sessions that wait.
+    "while the checkpoint of a run is stored": Point("nextslot.store.tables.checkpoints:keep", is_after=True),
+    "while a run parks": Point("nextslot.store.tables.runs:park", is_after=True),
+    "before a parked session runs again": Point("nextslot.store.tables.jobs:answered"),
+    "while an answer is stored": Point("nextslot.engine.signals.signals:Signals.send", is_after=True),
+    "while a deadline answers": Point("nextslot.engine.signals.signals:Signals._by_deadline", is_after=True),
     # Stopping.
     "in the middle of a drain": Point("nextslot.scheduler.startup_and_shutdown:Lifespan._wait_for_the_end"),
     "after a drain, before the file is closed": Point("nextslot.store.sqlite.sqlite_store:SqliteStore.close"),

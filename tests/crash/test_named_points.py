@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +27,8 @@ from nextslot.executors.process_tree.survivors import find_survivors
 from tests.crash import laws
 from tests.crash.dying import POINTS
 from tests.crash.laws import Judge
-from tests.crash.server import LIMIT, PATIENCE, Load, Server, living, prepare, run
+from tests.crash.server import LIMIT, NEXTSLOT, PATIENCE, Load, Server, living, prepare, run
+from tests.crash.test_parking import answer
 from tests.crash.test_server_kill import finish
 from tests.support import eventually
 
@@ -62,6 +65,25 @@ DELIVERIES = [
     ("when a delivery has arrived and nothing is stored", 5),
     ("while the end of a delivery is stored", 3),
 ]
+SESSIONS = [
+    ("while the checkpoint of a run is stored", 3),
+    ("while a run parks", 3),
+    ("before a parked session runs again", 4),
+    ("while an answer is stored", 4),
+    ("while a deadline answers", 1),
+]
+# How often a session asks, and how many begin in each life.
+ASKS, BEGUN = 2, 2
+ASKING = """
+[job_types.asks]
+handler = "tests.crash.server_jobs:asks"
+isolate = true
+retry_policy = { max_attempts = 100, base_delay_seconds = 0 }
+"""
+PARKED = """
+select chain_id, count(*) from jobs join runs using (job_id) where failure_kind = 'parked'
+group by chain_id order by chain_id
+"""
 STOPS = ["in the middle of a drain", "after a drain, before the file is closed"]
 COPIES = ["while a backup is copied", "before a backup gets its name"]
 
@@ -139,6 +161,37 @@ def test_DEC_009_a_death_around_a_delivery_makes_it_come_again_and_never_not_at_
         assert len(received) > len(stored), "none was on its way at a death: this proves nothing"
 
 
+def test_a_death_around_a_wait_loses_no_answer_and_asks_nothing_twice(tmp_path: Path) -> None:
+    data, record = prepare(tmp_path / "data", ASKING), tmp_path / "record"
+    record.touch()
+    sessions: list[str] = []
+    unasked: list[str] = []
+
+    for point, nth in [*SESSIONS, (None, 0)]:
+        with living(data, dying(point, nth) if point else [str(NEXTSLOT)]) as server, ThreadPoolExecutor(1) as clients:
+            url = server.wait_until_ready()
+            has_completed = clients.submit(ask_and_answer, url, str(record), sessions, unasked)
+            if point is None:
+                assert has_completed.result(PATIENCE)
+            else:
+                expect_death(server, data, point)
+                assert not has_completed.result(PATIENCE)
+        assert offline_commands.doctor(load(data)).findings == ()
+
+    asked = [(f"step {step}", 1, str(step), "local") for step in range(1, ASKS + 1)]
+    for chain in sessions:
+        answers = f"select name, number, payload, sent_by from signals where chain_id = '{chain}' order by name"
+        assert rows(data, answers) == asked
+        assert rows(data, f"select value from checkpoints where chain_id = '{chain}'") == [(f'{{"step":{ASKS}}}',)]
+        begun = [len(had) for one, had in begun_with(record) if (one, chain) in chains_of(data)]
+        assert begun == sorted(begun), "no attempt begins with fewer answers than the one before"
+    assert rows(data, PARKED) == [(chain, ASKS) for chain in sorted(sessions)]
+    for chain in unasked:
+        assert rows(data, f"select answer, sent_by from signals where chain_id = '{chain}'") == [
+            ("approve", "deadline")
+        ]
+
+
 def test_a_death_in_a_shutdown_is_as_any_other(tmp_path: Path) -> None:
     data = prepare(tmp_path / "data")
     load_, judge = Load(data), Judge(LIMIT)
@@ -177,7 +230,7 @@ def test_DEC_002_a_death_of_a_backup_or_a_restore_leaves_the_database_and_no_hal
 
 
 def test_every_named_point_is_met() -> None:
-    met = [*(point for point, _ in [*STARTS, *WORK, *COMMANDS, *CALLERS, *DELIVERIES]), *STOPS, *COPIES]
+    met = [*(point for point, _ in [*STARTS, *WORK, *COMMANDS, *CALLERS, *DELIVERIES, *SESSIONS]), *STOPS, *COPIES]
 
     assert {*met, "while the tables are made", "while the old file is put aside"} == set(POINTS)
 
@@ -253,6 +306,46 @@ def calling(url: str) -> Iterator[None]:
     yield
     for caller in callers:
         caller.join()
+
+
+def ask_and_answer(url: str, record: str, sessions: list[str], unasked: list[str]) -> bool:
+    """Begins sessions and jobs with a short deadline, and answers the sessions. Returns whether all have completed;
+    False if the server no longer answers."""
+    wanted, wait = len(sessions) + BEGUN, {"name": "soon", "deadline_seconds": 0.05, "on_deadline": "approve"}
+    asks = {"job_type": "asks", "params": {"record": record, "steps": ASKS}}
+    try:
+        while len(unasked) < wanted:
+            unasked.append(submit(url, f"unasked {len(unasked)}", {"job_type": "tiny", "await_signal": wait}))
+        while len(sessions) < wanted:
+            sessions.append(submit(url, f"session {len(sessions)}", asks))
+        while True:
+            completed = [answer(url, one) for one in sessions]
+            if all(completed) and all(has_completed(url, one) for one in unasked):
+                return True
+            time.sleep(0.02)
+    except httpx2.TransportError:
+        return False
+
+
+def submit(url: str, key: str, wanted: Any) -> str:
+    made = httpx2.post(f"{url}/api/jobs", json=wanted, headers={"Idempotency-Key": key}, timeout=PATIENCE)
+    assert made.status_code in (200, 201), made.text
+    return str(made.json()["job_id"])
+
+
+def has_completed(url: str, job_id: str) -> bool:
+    chain = httpx2.get(f"{url}/api/jobs/{job_id}", timeout=PATIENCE).json()["chain"]
+    return bool(chain[-1]["status"] == "COMPLETED")
+
+
+def begun_with(record: Path) -> list[tuple[str, list[str]]]:
+    """Returns for each attempt its job, and the answers that it began with."""
+    found = [line.split(" began with ") for line in record.read_text().splitlines()]
+    return [(job_id, [] if had == "nothing" else had.split()) for job_id, had in found]
+
+
+def chains_of(data: Path) -> set[tuple[str, str]]:
+    return set(rows(data, "select job_id, chain_id from jobs"))
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def test_a_session_that_is_killed_while_it_parks_goes_on_and_each_answer_counts_
                 job_id = httpx2.post(f"{url}/api/jobs", json=wanted, timeout=60).json()["job_id"]
             end = time.monotonic() + (chance.uniform(0.05, 1.5) if life < LIVES else PATIENCE)
             while time.monotonic() < end and not ended:
-                ended = _answer(url, job_id)
+                ended = answer(url, job_id)
                 time.sleep(0.02)
             if life == LIVES:
                 assert ended, record.read_text()
@@ -53,7 +53,7 @@ def test_a_session_that_is_killed_while_it_parks_goes_on_and_each_answer_counts_
     assert began[-1] == " ".join(f"{step}={step}" for step in range(1, STEPS + 1))
 
 
-def _answer(url: str, job_id: str) -> bool:
+def answer(url: str, job_id: str) -> bool:
     """Answers what the last job of the chain waits for, as somebody does who repeats it until it is stored."""
     last = _get(url, f"/api/jobs/{_get(url, f'/api/jobs/{job_id}')['chain'][-1]['job_id']}")
     if last["awaiting"] is not None:

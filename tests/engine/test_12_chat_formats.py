@@ -10,9 +10,11 @@ import pytest
 
 from nextslot import NewJob
 from nextslot.domain.filters import JobFilter
+from nextslot.domain.signals import Link, link_token
 from nextslot.domain.webhook_delivery import targets
 from nextslot.engine.webhooks.chat_formats import chat_message
 from nextslot.errors import Invalid
+from nextslot.system.instant import Instant
 from nextslot.testing import Mailbox, settled
 from tests.support import running_scheduler
 
@@ -179,3 +181,27 @@ def test_a_long_error_is_cut_to_what_chats_take() -> None:
     for chat, check in CHECKS.items():
         message = chat_message(chat, URLS[chat], "job.run.failed", content)
         assert "…" in check(message.url, dict(message.body))
+
+
+@pytest.mark.parametrize("chat", CHECKS)
+def test_a_long_question_and_a_long_title_leave_the_link_and_the_job_in_a_notice(chat: str) -> None:
+    job: dict[str, Any] = {"job_id": "01a1-job", "office_id": "o", "job_type": "work", "title": "t" * 5000}
+    job["awaiting"] = {"name": "n" * 200, "question": "é" * 1000}
+    link = link_token("secret", Link("0" * 36, "ü" * 200, Instant(2_000_000_000_000_000)))
+    content = {"job": job, "link": f"https://people.example/signal/{link}"}
+
+    linked = chat_message(chat, URLS[chat], "job.awaiting_signal", content)
+    plain = chat_message(chat, URLS[chat], "job.awaiting_signal", {"job": job})
+
+    assert f"https://people.example/signal/{link}\njob 01a1-job in o" in CHECKS[chat](linked.url, dict(linked.body))
+    assert "…\nnextslot approve 01a1-job\njob 01a1-job in o" in CHECKS[chat](plain.url, dict(plain.body))
+
+
+@pytest.mark.parametrize("chat", CHECKS)
+def test_a_long_error_leaves_the_job_in_a_notice(chat: str) -> None:
+    job = {"job_id": "01a1-job", "office_id": "o", "job_type": "work", "title": "t" * 5000}
+    content = {"job": job, "run": {"error": "🚫" * 9000}}
+
+    message = chat_message(chat, URLS[chat], "job.run.failed", content)
+
+    assert "…\njob 01a1-job in o" in CHECKS[chat](message.url, dict(message.body))

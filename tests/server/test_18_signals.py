@@ -80,7 +80,8 @@ async def test_an_answer_over_http_is_stored_once_and_names_its_sender(tmp_path:
         assert first.json() == again.json() == listed[0]
         assert (first.json()["sent_by"], first.json()["payload"]) == ("a", {"n": 1})
         assert "was answered with 'approve' by a at" in other.text
-        assert any(one["actor"] == "a" and at in one["target"] for one in audit)
+        entries = [one for one in audit if one["target"] == at]
+        assert {(one["actor"], one["details"]["after"]["answer"]) for one in entries} == {("a", "approve")}
 
 
 async def test_what_waits_for_an_answer_is_listed_within_the_office_of_the_key(tmp_path: Path) -> None:
@@ -140,7 +141,8 @@ async def test_a_link_shows_the_question_and_answers_once(tmp_path: Path) -> Non
         assert "was answered before" in replayed.text
         assert "does not wait for an answer" in after.text
         assert (signal.sent_by, signal.answer) == ("link", "approve")
-        assert any(one["actor"] == "link" and job_id in one["target"] for one in audit)
+        (entry,) = [one for one in audit if one["target"] == f"/api/jobs/{job_id}/signals/release"]
+        assert (entry["actor"], entry["details"]["after"]) == ("link", {"answer": "approve"})
         assert link.rpartition("/")[2] not in str(audit)
 
 
@@ -244,6 +246,50 @@ async def test_with_named_people_a_link_counts_only_if_they_are_told_so(tmp_path
         assert (refused.status_code, taken.status_code) == (409, 200), taken.text
         assert "can be answered only by a" in refused.text
         assert (not_named.status_code, named.status_code) == (403, 201)
+
+
+@pytest.mark.parametrize("name", ["deadline", "link"])
+async def test_no_key_answers_in_the_name_of_a_deadline_or_a_link(tmp_path: Path, name: str) -> None:
+    async with neighbours(tmp_path, "a") as (_, keys):
+        refused = await keys["admin"].post("/api/keys", json={"name": name, "scopes": ["operate"], "office_id": "a"})
+
+        assert refused.status_code == 422
+        assert f"name is '{name}'" in refused.json()["detail"]
+        assert "give another name" in refused.json()["detail"]
+
+
+async def test_a_key_that_may_submit_parks_and_leaves_checkpoints_for_the_runs_of_its_own_jobs_only(
+    tmp_path: Path,
+) -> None:
+    async with office_with_chat(tmp_path) as (server, keys, _):
+        begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        is_over = asyncio.Event()
+
+        async def works(run: Any) -> None:
+            begun.set_result(run.run_id)
+            await is_over.wait()
+
+        server.scheduler.job_types.add("works", works)
+        texts = {name: (await server.scheduler.keys.create(name, ["submit"], "a"))[1] for name in ("mine", "yours")}
+        _, everywhere = await server.scheduler.keys.create("everywhere", ["submit"])
+        async with client_of(server, texts["mine"]) as client:
+            made = await client.post("/api/jobs", json={"job_type": "works"})
+            job_id = made.json()["job_id"]
+        run_id = await asyncio.wait_for(begun, 60)
+
+        async def sent(text: str) -> list[int]:
+            async with client_of(server, text) as client:
+                path = f"/api/job-runs/{run_id}"
+                kept = await client.put(f"{path}/checkpoint", json={"value": text})
+                parked = await client.post(f"{path}/park", json={"name": "go"})
+            assert all("'mine' has made this job" in one.text for one in (kept, parked) if one.status_code == 403)
+            return [kept.status_code, parked.status_code]
+
+        assert await sent(texts["yours"]) == await sent(everywhere) == [403, 403]
+        assert (await server.scheduler.job(job_id)).status == "RUNNING"
+        assert (await keys["a"].get(f"/api/jobs/{job_id}")).json()["checkpoint"] is None
+        assert await sent(texts["mine"]) == [200, 202]
+        is_over.set()
 
 
 async def test_nobody_reads_a_link_who_may_only_read(tmp_path: Path) -> None:

@@ -27,4 +27,6 @@ class AuditEntry(Value, Generic[At]):
     action: Annotated[str, Says(examples=("POST /api/jobs/{job_id}/cancel",))]
     target: str
     office_id: str | None
-    details: Annotated[Mapping[str, Json] | None, Says("For a changed setting: its value `before` and `after`")]
+    details: Annotated[
+        Mapping[str, Json] | None, Says("Of a setting: its value `before`, `after`; of a signal: its answer")
+    ]

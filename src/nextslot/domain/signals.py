@@ -20,8 +20,8 @@ MOST_KEPT = 100
 MOST_PARKS = 1000
 # How long a link in a chat notice can be used, if the wait has no earlier deadline.
 LINK_SECONDS = 7 * 86400.0
-# Who has answered, if it was nobody.
-BY_DEADLINE = "deadline"
+# Who has answered, if it was nobody, or somebody with a signed link. No key may have such a name.
+BY_DEADLINE, BY_LINK = "deadline", "link"
 
 
 class Answer(StrEnum):

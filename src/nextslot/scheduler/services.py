@@ -388,10 +388,11 @@ class Services:
         callers = None if context.actor is None else (who,)
 
         def send(tx: Tx) -> Sent:
-            now = self._clock.now()
-            return self._runtime.signals.send(
-                tx, job_id, name, given, payload, who, now, signal_id=signal_id, callers=callers
+            sent = self._runtime.signals.send(
+                tx, job_id, name, given, payload, who, self._clock.now(), signal_id=signal_id, callers=callers
             )
+            self._access.audit.changed(tx, None, {"answer": sent.signal.answer.value})
+            return sent
 
         return await self._access.write(send)
 
@@ -406,8 +407,9 @@ class Services:
 
     async def signal_by_link(self, token: str, answer: str) -> Sent:
         """Answers a signal by its signed link, once, whoever uses it; the audit log names the job and the signal."""
-        link = self._link(token)
-        actor = Actor(name="link", key_id=None, action="POST /signal/{token}", target=f"/api/jobs/{link.job_id}")
+        link, who = self._link(token), signal_rules.BY_LINK
+        target = f"/api/jobs/{link.job_id}/signals/{link.name}"
+        actor = Actor(name=who, key_id=None, action="POST /signal/{token}", target=target)
         access = self._access.for_caller(RequestContext(actor=actor))
         given = arguments.choice(Answer, answer, "answer")
 
@@ -416,7 +418,9 @@ class Services:
             if job.awaiting is None or job.awaiting["name"] != link.name:
                 raise Conflict(f"the signal {link.name!r} was answered before, or its job has ended: {job.status}")
             now = self._clock.now()
-            return self._runtime.signals.send(tx, link.job_id, link.name, given, None, "link", now, callers=("link",))
+            sent = self._runtime.signals.send(tx, link.job_id, link.name, given, None, who, now, callers=(who,))
+            access.audit.changed(tx, None, {"answer": sent.signal.answer.value})
+            return sent
 
         return await access.write(send)
 

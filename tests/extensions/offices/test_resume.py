@@ -29,7 +29,7 @@ sys.exit(0 if os.environ["NEXTSLOT_ATTEMPT"] != "1" else int(os.environ["FAIL"])
 
 
 async def runs_of(directory: Path, fail: int, **role: Any) -> list[Run]:
-    command = [sys.executable, "-ISc", AGENT]
+    command = role.pop("command", [sys.executable, "-ISc", AGENT])
     roles = {"FE": {"command": command, "env": {"FAIL": str(fail), **role.pop("env", {})}, **RESUME, **role}}
     async with scheduler_with_roles(directory, **roles) as scheduler:
         return await runs_in(scheduler)
@@ -125,6 +125,76 @@ async def test_the_id_that_the_program_names_is_the_one_that_goes_on(
 
     first, second = await runs_of(
         tmp_path, 5, resume_on=["error"], session_id_pattern="session id: ([a-z-]+)", env={"OWN": "its-own"}
+    )
+
+    assert first.session_id == second.session_id == "its-own"
+    assert "['--resume', 'its-own']" in said(tmp_path, second)
+
+
+class Named:
+    """Remembers the ids that the output of a session names."""
+
+    session_id: str | None = None
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    async def set_session(self, name: str) -> None:
+        self.names.append(name)
+
+    def write(self, data: bytes) -> None: ...
+
+    def progress(self, fraction: float, text: str = "") -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pieces", "name"),
+    [
+        (r"^session id: (\S+)$", [b"session id: ab", b"cdef\nmore"], "abcdef"),
+        (r"^session id: (\S+)$", [b"session", b" id: ", b"abc", b"def", b"\n"], "abcdef"),
+        (r"^session id: (\S+)$", [b"session id: abcdef"], "abcdef"),
+        (r"^session id: (\S+)$", [b"session id: abcdef\n", b"session id: other\n"], "abcdef"),
+        (r"session_id\W+([a-z]+)", [b'{"session_id": "abc', b'def", "tools": [' + b"x" * 5000, b"y" * 5000], "abcdef"),
+        # The end of a long line is not the beginning of a line.
+        (r"^id: (\S+)$", [b"x" * 2000 + b"id: ab\n" + b"z" * 1017, b"\n", b"id: abcdef\n"], "abcdef"),
+        (r"session id: (\S+)|ID=(\S+)", [b"ID=abc", b"def\n"], "abcdef"),
+        (r"[a-z]+-[0-9]+", [b"session-1", b"2 begins"], "session-12"),
+        (r"^session id: (\S+)$", [b"nothing of the kind\n"], None),
+    ],
+)
+async def test_an_id_that_comes_in_pieces_is_stored_whole_and_once(
+    pattern: str, pieces: list[bytes], name: str | None
+) -> None:
+    run: Any = Named()
+    output = role_sessions.SessionOutput(run, pattern)
+
+    for piece in pieces:
+        output.write(piece)
+    await output.stored()
+
+    assert run.names == ([] if name is None else [name])
+    assert run.session_id == name
+
+
+async def test_an_id_that_the_program_writes_in_pieces_is_the_one_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = """
+import os, sys, time
+os.write(1, b"session id: its-")
+time.sleep(0.3)
+os.write(1, b"own\\n")
+print(sys.argv[1:])
+sys.exit(0 if os.environ["NEXTSLOT_ATTEMPT"] != "1" else 5)
+"""
+
+    first, second = await runs_of(
+        tmp_path,
+        5,
+        command=[sys.executable, "-ISc", code],
+        resume_on=["error"],
+        session_id_pattern=r"^session id: (\S+)$",
     )
 
     assert first.session_id == second.session_id == "its-own"

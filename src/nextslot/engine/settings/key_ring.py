@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator
 
 from nextslot.domain import Key, NewKey, Office, Scope, addresses, request_checks
+from nextslot.domain.signals import BY_DEADLINE, BY_LINK
 from nextslot.engine.effects import KeysEnded, KeysMade
 from nextslot.errors import Conflict, Invalid, NotFound, Problem
 from nextslot.store.contract import Tx
@@ -93,6 +94,8 @@ class KeyRing:
     def _scope(self, tx: Tx, wanted: NewKey, now: Instant) -> Scope:
         scopes, office_id = wanted.scopes, wanted.office_id
         problems = [*request_checks.text_problems("name", wanted.name), *_limit_problems(wanted, now)]
+        if wanted.name in (BY_DEADLINE, BY_LINK):
+            problems.append(Problem("name", f"is {wanted.name!r}, which is no key to answers; give another name"))
         unknown = [scope for scope in scopes if scope not in list(Scope)]
         if unknown or not scopes:
             problems.append(

@@ -9,8 +9,10 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from nextslot.domain import Json
 
-# Discord takes 2,000 characters, ntfy 4,096 bytes.
+# Discord takes 2,000 characters, ntfy 4,096 bytes. What is said of a job is cut to less than a text alone: its id and
+# the address where it is answered stand behind it, and are never cut.
 MOST_OF_A_TEXT = 1000
+MOST_OF_A_TITLE, MOST_OF_A_REASON, MOST_OF_A_QUESTION = 200, 700, 400
 _SIGNS = {"completed": "✅", "failed": "❌", "failed_permanently": "❌", "skipped": "⏭️", "cancelled": "🚫",
           "stalled": "⏳", "awaiting_signal": "✋"}  # fmt: skip
 _VERBS = {"failed_permanently": "failed for good", "stalled": "has been silent for long",
@@ -37,8 +39,9 @@ def _sentence(event: str, content: Mapping[str, Json]) -> tuple[str, str]:
         name = job.get("title") or job["job_type"]
         silent = f"no output and no progress since {run['silent_since']}" if event == "job.stalled" else ""
         asked = _question(job, content.get("link")) if event == "job.awaiting_signal" else ""
-        why = asked or silent or run.get("error") or run.get("reason") or job.get("cancel_reason") or ""
-        return _short(f"{name} {verb}"), _short(f"{why}\njob {job['job_id']} in {job['office_id']}".strip())
+        why = silent or run.get("error") or run.get("reason") or job.get("cancel_reason") or ""
+        details = f"{asked or _short(why, MOST_OF_A_REASON)}\njob {job['job_id']} in {job['office_id']}"
+        return f"{_short(name, MOST_OF_A_TITLE)} {verb}", details.strip()
     if "group" in content:
         group = content["group"]
         name = group.get("name") or group["group_id"]
@@ -59,7 +62,7 @@ def _question(job: Mapping[str, Json], link: Json) -> str:
     """
     wait = job.get("awaiting") or {}
     how = link or f"nextslot approve {job['job_id']}"
-    return f"{wait.get('question') or wait.get('name')}\n{how}"
+    return f"{_short(wait.get('question') or wait.get('name') or '', MOST_OF_A_QUESTION)}\n{how}"
 
 
 def _slack(url: str, event: str, headline: str, details: str) -> ChatMessage:
@@ -96,5 +99,5 @@ def _sign(event: str) -> str:
     return _SIGNS.get(event.rpartition(".")[2], "🔔")
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= MOST_OF_A_TEXT else text[: MOST_OF_A_TEXT - 1] + "…"
+def _short(text: str, most: int = MOST_OF_A_TEXT) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

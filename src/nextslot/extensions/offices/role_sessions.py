@@ -169,23 +169,29 @@ class SessionOutput(Output):
     def __init__(self, run: RunContext, pattern: str | None) -> None:
         super().__init__(run)
         self._pattern = None if pattern is None else re.compile(pattern.encode(), re.MULTILINE)
-        self._before = b""
+        # The end of the output so far; and 1 if its first byte is only there to show whether a line begins after it.
+        self._before, self._begin = b"", 0
         self.storing: asyncio.Task[None] | None = None
 
     def write(self, data: bytes) -> None:
         super().write(data)
+        self._search(self._before + data, is_whole=False)
+
+    def _search(self, text: bytes, *, is_whole: bool) -> None:
+        """Stores the first id. What is found at the end of unfinished output may be the beginning of a longer id."""
         if self._pattern is None or self._run.set_session is None:
             return
-        text = self._before + data
-        self._before = text[-OVERLAP:]
-        found = self._pattern.search(text)
-        name = None if found is None else (found[1] if found.re.groups else found[0]).decode("utf-8", "replace")
-        if name and text_problem(name, LONGEST_SESSION_ID) is None:
-            self._pattern, self._run.session_id = None, name
-            self.storing = asyncio.ensure_future(self._run.set_session(name))
+        found = self._pattern.search(text, self._begin)
+        if found is not None and (is_whole or found.end() < len(text) or text.endswith(b"\n")):
+            name = next(filter(None, found.groups()), found[0]).decode("utf-8", "replace")
+            if name and text_problem(name, LONGEST_SESSION_ID) is None:
+                self._pattern, self._run.session_id = None, name
+                self.storing = asyncio.ensure_future(self._run.set_session(name))
+        self._before, self._begin = text[-OVERLAP:], int(self._begin or len(text) > OVERLAP)
 
     async def stored(self) -> None:
         """Waits until the id is stored, so that the id is stored before the end of the run."""
+        self._search(self._before, is_whole=True)
         if self.storing is not None:
             await asyncio.wait([self.storing])
             if not self.storing.cancelled() and (error := self.storing.exception()) is not None:

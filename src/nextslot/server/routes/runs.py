@@ -18,6 +18,7 @@ from nextslot.executors.run_log import LogPart
 from nextslot.scheduler import Services
 from nextslot.server import schemas
 from nextslot.server.auth import caller_of, of_run, scheduler_for
+from nextslot.server.problems import HttpProblem
 from nextslot.server.queries import PageQuery, filter_of, in_query
 from nextslot.server.responses import answer, artifact_answer, created, event, log_answer, page, stream, wants_stream
 from nextslot.server.route_rules import needs
@@ -92,15 +93,25 @@ async def retry_run(run_id: str, request: Request, body: RetryBody | None = None
 @runs.put("/api/job-runs/{run_id}/checkpoint", response_model=schemas.Checkpoint)
 @needs(Scope.SUBMIT, of_run, conflicts=True)
 async def keep_checkpoint(run_id: str, body: CheckpointBody, request: Request) -> Response:
-    """Stores what a run leaves for the next attempt of its chain; it is durable when this answers."""
-    return answer((await scheduler_for(request).checkpoint(run_id, body.value)).to_dict())
+    """Stores what a run of your own job leaves for its next attempt; it is durable when this answers."""
+    return answer((await (await _for_own(request, run_id)).checkpoint(run_id, body.value)).to_dict())
 
 
 @runs.post("/api/job-runs/{run_id}/park", status_code=202, response_model=schemas.Run)
 @needs(Scope.SUBMIT, of_run, conflicts=True)
 async def park_run(run_id: str, body: ParkBody, request: Request) -> Response:
-    """Lets a run end with the kind `parked`, whenever it ends: the chain goes on when the signal has come."""
-    return answer((await scheduler_for(request).park(run_id, **body.given())).to_dict(), 202)
+    """Lets a run of your own job end as `parked`, whenever it ends: its chain goes on when the signal has come."""
+    return answer((await (await _for_own(request, run_id)).park(run_id, **body.given())).to_dict(), 202)
+
+
+async def _for_own(request: Request, run_id: str) -> Services:
+    """Refuses a key with the scope `submit` for a run of another key's job."""
+    scheduler, caller = scheduler_for(request), caller_of(request)
+    job = await scheduler.job((await scheduler.run_by_id(run_id)).job_id)
+    if job.created_by not in (None, caller.name) and not caller.scope.includes(Scope.OPERATE):
+        detail = f"key {job.created_by!r} has made this job: use a key of that name, or one with the scope 'operate'"
+        raise HttpProblem(403, "forbidden", detail)
+    return scheduler
 
 
 @runs.get(
