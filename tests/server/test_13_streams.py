@@ -2,11 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
+from starlette.requests import ClientDisconnect
 
 from nextslot import NewJob
 from nextslot.executors.run_context import RunContext
@@ -91,6 +93,32 @@ async def test_a_quiet_line_is_kept_alive(tmp_path: Path, monkeypatch: Any) -> N
         assert await reader.comment() == ": open"
         assert await reader.comment() == ": still here"
         await reader.close()
+
+
+async def test_a_stream_whose_reader_is_gone_closes_what_it_follows_at_once() -> None:
+    """While somebody still holds the stream, as a traceback does, nothing else would close it."""
+    closed: list[bool] = []
+
+    async def followed() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield b"data: 1\n\n"
+        finally:
+            closed.append(True)
+
+    async def receive() -> MutableMapping[str, Any]:
+        await asyncio.Future()
+        raise AssertionError("nothing is received")
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            raise ConnectionResetError("the reader is gone")
+
+    stream = responses._Stream(followed(), lambda: closed.append(False), {})
+    with pytest.raises((ConnectionResetError, ClientDisconnect)):
+        await stream({"type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}}, receive, send)
+
+    assert closed == [False, True]
 
 
 async def test_a_number_that_is_none_is_refused_before_the_stream_begins(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Clients of a simulated scheduler that ask over HTTP: the real application, called inside the process.
 
 They have keys of several scopes and offices, some of them rotated or deleted. Each answer is compared with what the
-clients know by themselves: who may do what, whose a job is, and what was made before.
+clients know by themselves: who may do what, whose a job is, and what was made before. Some follow events as a stream,
+or read what runs have written (`http_readers.py`).
 """
 
 import asyncio
@@ -9,15 +10,19 @@ import json
 from collections.abc import Callable, MutableMapping
 from random import Random
 from typing import Any, NamedTuple
+from unittest import mock
 
+import anyio.to_thread
 from starlette.types import ASGIApp
 
 from nextslot.scheduler import Scheduler
 from nextslot.server.app import create_app
 from nextslot.system.instant import Instant
-from nextslot.testing.simulation import plan
+from nextslot.testing.simulation import check_reads, plan, world
 from nextslot.testing.simulation.clients import Clients
 from nextslot.testing.simulation.surroundings import OFFICES, Endpoints
+from nextslot.testing.simulation.world import SimulatedScheduler
+from tests.simulation.http_readers import ARTIFACT, HttpFollowers, Listen, Writings
 
 LENGTH = 24
 SCOPES = ("read", "submit", "operate", "admin")
@@ -62,6 +67,7 @@ class HeldKey(NamedTuple):
 class Answer(NamedTuple):
     status: int
     content: Any
+    raw: bytes = b""
 
 
 class HttpClients(Clients):
@@ -72,17 +78,36 @@ class HttpClients(Clients):
         # By job: the name of the key that made it.
         self.makers: dict[str, str | None] = {}
         self._app: tuple[Scheduler, ASGIApp] | None = None
+        # The jobs whose runs write files, and what they have written.
+        self.writers: list[str] = []
+        self.writings = Writings()
+        self.followers: HttpFollowers = HttpFollowers(lambda: self.has_purged, self._open, self._ended_at, now)
+
+    @property
+    def scheduler(self) -> SimulatedScheduler:
+        return self._scheduler
+
+    @scheduler.setter
+    def scheduler(self, scheduler: Scheduler) -> None:
+        """Takes a scheduler before it starts; at the beginning there is none."""
+        if isinstance(scheduler, SimulatedScheduler):
+            self._scheduler = scheduler
+            self.writings.register(scheduler)
+
+    def application(self) -> ASGIApp:
+        """Returns the application of the scheduler that lives now."""
+        if self._app is None or self._app[0] is not self.scheduler:
+            self._app = (self.scheduler, create_app(self.scheduler))
+        return self._app[1]
 
     async def ask(
         self, method: str, path: str, key: str | None, body: Any = None, idempotency_key: str | None = None
     ) -> Answer:
-        """Calls the application of the scheduler that lives now."""
-        if self._app is None or self._app[0] is not self.scheduler:
-            self._app = (self.scheduler, create_app(self.scheduler))
         headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
         headers += [(b"x-api-key", key.encode())] if key is not None else []
         headers += [(b"idempotency-key", idempotency_key.encode())] if idempotency_key is not None else []
-        return await _called(self._app[1], method, path, headers, b"" if body is None else json.dumps(body).encode())
+        content = b"" if body is None else json.dumps(body).encode()
+        return await _called(self.application(), method, path, headers, content)
 
     async def _http_key(self, chance: Random) -> str:
         """Makes a key; the first is an admin's. Or rotates or deletes one, which then does not open any more."""
@@ -199,8 +224,78 @@ class HttpClients(Clients):
         self.jobs += [job_id for job_id in made[:1] if job_id not in self.jobs]
         return str(len(made))
 
+    # Streams of events.
 
-async def _called(app: ASGIApp, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes) -> Answer:
+    async def _open(self, key: str, after: int, listen: Listen) -> int:
+        headers = [(b"host", b"127.0.0.1"), (b"x-api-key", key.encode()), (b"accept", b"text/event-stream")]
+        headers.append((b"last-event-id", str(after).encode()))
+        return (await _called(self.application(), "GET", "/api/events", headers, b"", listen)).status
+
+    def _ended_at(self, key: str) -> float | None:
+        """Returns since when a key does not open any more: None if it does, just now if nobody knows."""
+        known = next((one for one in self.held if one.text == key), None)
+        return asyncio.get_running_loop().time() if known is None else known.ended_at
+
+    async def _http_follow(self, chance: Random) -> str:
+        open_ = [one for one in self.held if one.ended_at is None]
+        if not open_:
+            return "nothing"
+        held = chance.choice(open_)
+        last = await self.scheduler._access.read(check_reads.last_event)
+        after = last if self.has_purged else chance.choice((0, last))
+        self.followers.add_reader(held.text, held.office_id, after, chance.getrandbits(32))
+        return f"{held.office_id} {after}"
+
+    # Files.
+
+    async def _http_write(self, chance: Random) -> str:
+        """Submits a job whose run writes some lines to its log, and all of them to an artifact."""
+        held = next((one for one in self.held if one.ended_at is None and one.scope != "read"), None)
+        if held is None:
+            return "nothing"
+        params = {"seconds": chance.choice((0.0, 1.0, 30.0)), "lines": chance.choice((0, 1, 4))}
+        body = {"job_type": "writer", "params": params, "office_id": held.office_id or chance.choice(OFFICES)}
+        answer = await self.ask("POST", "/api/jobs", held.text, body)
+        if answer.status == 201:
+            job_id = answer.content["job_id"]
+            self.jobs.append(job_id)
+            self.writers.append(job_id)
+            self.offices[job_id], self.makers[job_id] = answer.content["office_id"], answer.content["created_by"]
+        return str(answer.status)
+
+    async def _http_read_file(self, chance: Random) -> str:
+        """Reads the log or the artifact of a run: its office gets all that the run has written, others get nothing."""
+        if not self.writers or not self.held:
+            return "nothing"
+        job_id, held = chance.choice(self.writers[-4:]), chance.choice(self.held)
+        run = await self.scheduler.run_of(job_id)
+        if run is None:
+            return "nothing"
+        what = chance.choice(("log", f"artifacts/{ARTIFACT}"))
+        scheduler, known = self.scheduler, self.writings.by_run.get(run.run_id)
+        answer = await self.ask("GET", f"/api/job-runs/{run.run_id}/{what}", held.text)
+        self._judge(f"GET {what}", answer, held, "read", held.office_id in (None, self.offices[job_id]))
+        if scheduler is not self.scheduler or known is not self.writings.by_run.get(run.run_id):
+            return "meanwhile"  # The run has written, or another scheduler lives.
+        is_here = known is not None and known.directory == scheduler._path.parent
+        problem = self.writings.problem(run.run_id, answer.raw, scheduler._path.parent)
+        if answer.status == 200 and problem is not None and (what == "log" or is_here):
+            self.broken.append(f"the {what} of a run: {problem}")
+        must_be = is_here and known is not None and known.is_all and run.status == "COMPLETED" and not self.has_purged
+        if answer.status == 404 and must_be and held.office_id in (None, self.offices[job_id]):
+            self.broken.append(f"the {what} of {run.run_id} is gone: {answer.content}")
+        return f"{what} {answer.status}"
+
+
+async def _called(
+    app: ASGIApp,
+    method: str,
+    path: str,
+    headers: list[tuple[bytes, bytes]],
+    body: bytes,
+    listen: Listen | None = None,
+) -> Answer:
+    """Calls the application; `listen` gets the parts of a stream as they come."""
     path, _, query = path.partition("?")
     scope: MutableMapping[str, Any] = {
         "type": "http",
@@ -228,22 +323,46 @@ async def _called(app: ASGIApp, method: str, path: str, headers: list[tuple[byte
 
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
+        if listen is not None and message["type"] == "http.response.body" and sent[0]["status"] == 200:
+            await listen(message.get("body", b""))
 
     try:
         await app(scope, receive, send)
     finally:
         over.set()
     content = b"".join(message.get("body", b"") for message in sent)
-    return Answer(sent[0]["status"], json.loads(content) if content else None)
+    is_json = b"json" in dict(sent[0]["headers"]).get(b"content-type", b"")
+    return Answer(sent[0]["status"], json.loads(content) if content and is_json else None, content)
 
 
 def made(seed: int, length: int = LENGTH) -> list[plan.Action]:
     """Makes a plan in which about half of the clients ask over HTTP."""
     chance = Random(f"http {seed}")
-    kinds = ("http_key", "http", "http", "http", "http_once")
+    kinds = (
+        "http_key",
+        "http",
+        "http",
+        "http",
+        "http_once",
+        "http_follow",
+        "http_write",
+        "http_read_file",
+        "http_read_file",
+    )
     actions = [plan.Action("http_key", chance.getrandbits(32), 0.0) for _ in range(4)]
     for action in plan.make(seed, length):
         actions.append(action)
         if chance.random() < 0.8:
             actions.append(plan.Action(chance.choice(kinds), chance.getrandbits(32), chance.choice((0.0, 0.0, 2.0))))
     return actions
+
+
+async def _at_once(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Calls what would be called in a thread. The options are those of threads."""
+    return call(*arguments)
+
+
+def simulate(seed: int, length: int = LENGTH) -> world.History:
+    """Simulates one history of these clients. Files are read without threads, whose order no seed decides."""
+    with mock.patch.object(asyncio, "to_thread", _at_once), mock.patch.object(anyio.to_thread, "run_sync", _at_once):
+        return world.simulate(seed, made(seed, length), clients=HttpClients)

@@ -204,6 +204,49 @@ BUGS = (
         "        self._taken -= freed\n",
         "",
     ),
+    # Streams and files over HTTP.
+    Bug(
+        "a stream shows the events of every office",
+        "server/routes/events.py",
+        "for one in found if wanted.takes(one)",
+        "for one in found",
+        HTTP,
+    ),
+    Bug(
+        "a stream gets what another one with other rights may see",
+        "server/routes/events.py",
+        "some.form(wanted, lambda found:",
+        'some.form("shown", lambda found:',
+        HTTP,
+    ),
+    Bug(
+        "a stream that goes on sends the last event again",
+        "server/routes/events.py",
+        "    return int(given)",
+        "    return max(0, int(given) - 1)",
+        HTTP,
+    ),
+    Bug(
+        "a stream outlives its key",
+        "server/responses.py",
+        "            return not await self._keys.opens(self._text)",
+        "            return False",
+        HTTP,
+    ),
+    Bug(
+        "the log of a run opens to the keys of every office",
+        "server/routes/runs.py",
+        "@needs(Scope.READ, of_run, is_long=wants_stream)",
+        "@needs(Scope.READ, is_long=wants_stream)",
+        HTTP,
+    ),
+    Bug(
+        "an artifact opens to the keys of every office",
+        "server/routes/runs.py",
+        "@needs(Scope.READ, of_run)\nasync def get_artifact",
+        "@needs(Scope.READ)\nasync def get_artifact",
+        HTTP,
+    ),
     # Followers.
     Bug(
         "a follower skips an event at a page boundary",
@@ -432,10 +475,9 @@ def _broken(seed: int) -> str | None:
 
 
 def _broken_http(seed: int) -> str | None:
-    from nextslot.testing.simulation import world
-    from tests.simulation.http_clients import HttpClients, made
+    from tests.simulation import http_clients
 
-    history = world.simulate(seed, made(seed), clients=HttpClients)
+    history = http_clients.simulate(seed)
     return str(history.broken[0]) if history.broken else None
 
 

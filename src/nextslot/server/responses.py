@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import mimetypes
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from operator import methodcaller
@@ -156,15 +156,19 @@ def stream(events: AsyncGenerator[bytes, None], request: Request) -> StreamingRe
 class _Stream(StreamingResponse):
     """A stream that frees its place in its office's share when it ends, even if it never begins."""
 
-    def __init__(self, content: AsyncIterator[bytes], close: Callable[[], None], headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, content: AsyncGenerator[bytes, None], close: Callable[[], None], headers: Mapping[str, str]
+    ) -> None:
         super().__init__(content, headers=headers, media_type="text/event-stream")
-        self._close = close
+        self._content, self._close = content, close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
             self._close()
+            # Else what it follows would stay open until the garbage collector finds it.
+            await self._content.aclose()
 
 
 class KeyCheck:
@@ -210,7 +214,7 @@ class KeyCheck:
             return False  # The stream survives an outage of the database, and checks again later.
 
 
-async def _kept_alive(events: AsyncGenerator[bytes, None], key: KeyCheck) -> AsyncIterator[bytes]:
+async def _kept_alive(events: AsyncGenerator[bytes, None], key: KeyCheck) -> AsyncGenerator[bytes, None]:
     """Yields the events, and a comment after each silence. Closes the events when the reader disconnects."""
     upcoming: asyncio.Task[bytes] | None = None
     stop = key.begin()
