@@ -11,6 +11,7 @@ from nextslot import Limits, NewJob, Scheduler
 from nextslot.engine.dispatch import dispatcher, limits_and_slots
 from nextslot.engine.dispatch.dispatch_round import DispatchRound
 from nextslot.store.maintenance import doctor
+from nextslot.store.tables import lanes
 from tests.engine.test_cost import in_order, transactions
 from tests.support import counted_scheduler, running_scheduler
 
@@ -155,6 +156,38 @@ async def test_a_hand_over_executes_as_many_statements_with_many_lanes_as_with_f
         (statements,) = in_order(seen)
         assert len(statements) <= 18, statements
         assert statements.count("lanes.get") <= 1
+
+
+async def test_a_search_reads_so_many_lanes_that_are_held_back_and_what_is_behind_them_starts_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise an office that gives each of its jobs a key of its own, behind one full role, stops all writers."""
+    monkeypatch.setattr(lanes, "MOST_SEARCHED", 50)
+    async with counted_scheduler(tmp_path) as scheduler:
+        started = starts_of(scheduler)
+        await scheduler.offices.create("crowded", max_concurrent_jobs=4, role_limits={"full": 1})
+        await scheduler.submit("work", {"seconds": 100}, office_id="crowded", role="full")
+        await scheduler.pause(office_id="crowded")
+        held_back = [
+            NewJob(job_type="note", office_id="crowded", role="full", limit_keys=[f"key {n}"], title="held back")
+            for n in range(200)
+        ]
+        behind = [NewJob(job_type="note", office_id="crowded", role="free", title="behind")] * 2
+        await scheduler.submit_many([*held_back, *behind])
+
+        with transactions() as seen:
+            await scheduler.resume(office_id="crowded")
+            await scheduler.submit("note", office_id="crowded", role="new", title="new")
+            await asyncio.sleep(5)
+        before, found = list(started), await scheduler._access.read(doctor.examine)
+        await drained(scheduler, "crowded")
+
+        assert max(statements.count("lanes.of_class") for statements in in_order(seen)) <= 10
+        # A lane that the transaction itself has changed is no part of the search.
+        assert (before, found) == (["new"], [])
+        assert started.count("held back") == 200
+        assert 130 <= started.index("behind") < 200
+        assert started.count("behind") == 2
 
 
 async def test_an_office_does_not_read_the_lanes_of_another(tmp_path: Path) -> None:

@@ -204,6 +204,8 @@ class OfficeCounters:
         self.know(counts)
         # The lanes that were not read yet, by class; None until a search needs a lane behind the first ones.
         self.unread: dict[str, ClassFront] | None = {} if len(counts) < LANES_AT_ONCE else None
+        # How many lanes this transaction has read in search of an open one.
+        self.searched = 0
 
     @property
     def waiting(self) -> list[int]:
@@ -356,7 +358,9 @@ class TransactionCounters:
         if len(found) > LANES_AT_ONCE:
             lane_id, counts = found.popitem()
             assert counts.first is not None
-            office.unread[class_key] = ClassFront(lane_id, (*counts.first, lane_id))
+            office.searched += LANES_AT_ONCE
+            if office.searched <= lanes.MOST_SEARCHED:
+                office.unread[class_key] = ClassFront(lane_id, (*counts.first, lane_id))
         new = [lane_id for lane_id in found if lane_id not in office.lanes]
         office.know(found)
         self.know({key for lane_id in new for key in self._lanes.lane(self._tx, lane_id).needs})
@@ -474,6 +478,8 @@ class TransactionCounters:
         """Returns, for each class, one lane from which the office's own limits let a job start. Keeps the lane that was
         open before, if it can still be open."""
         chosen: dict[str, int] = {}
+        if office.searched > lanes.MOST_SEARCHED:  # By several searches: one alone reads further than the last of them.
+            office.searched, office.unread = 0, None
         unread = self.unread(office)
         for lane_id in sorted(office.waiting, key=lambda lane_id: not office.lanes[lane_id].is_open):
             self._open(office, lane_id, chosen)

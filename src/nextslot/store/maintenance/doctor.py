@@ -4,6 +4,7 @@ Compares stored counters with counted rows, and queries for rows that violate an
 `offline_commands` calls it for `doctor`, `backup` and `restore`.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import add
@@ -252,12 +253,20 @@ def _lanes(tx: Tx) -> Iterator[tuple[_Lane, _Lane]]:
     firsts = {lane_id: (rank, position) for lane_id, rank, position in tx.rows("doctor.firsts")}
     stored: dict[int, _Lane] = {}
     startable: dict[tuple[str, str], list[_Lane]] = {}
+    held_back = Counter[str]()
     for lane, of_class, can_start in _startable(tx, ready):
         stored[lane.lane_id] = lane
         if can_start:
             startable.setdefault(of_class, []).append(lane)
-    # For each class, one of the lanes that could start is marked as open: any of them is right.
-    opened = {next((lane for lane in found if lane.is_open), found[0]).lane_id for found in startable.values()}
+        elif ready.get(lane.lane_id):
+            held_back[of_class[0]] += 1
+    # For each class, one of the lanes that could start is marked as open: any of them is right. Behind very many lanes
+    # that are held back, a search need not have found one.
+    opened = {
+        next((lane for lane in found if lane.is_open), found[0]).lane_id
+        for (office_id, _), found in startable.items()
+        if 2 * held_back[office_id] < lanes.MOST_SEARCHED or any(lane.is_open for lane in found)
+    }
     # While the rate of an office holds its jobs back, its lanes are not open.
     rated = {limit_key for (limit_key,) in tx.rows("doctor.rated")}
     opened -= {
