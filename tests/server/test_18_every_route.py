@@ -250,8 +250,9 @@ async def _furnish(server: ServerThread) -> World:
         await scheduler.offices.create(office_id, max_concurrent_jobs=0)
     failed = await scheduler.submit("fail", office_id=MARK)
     await scheduler.wait(failed.job_id)
-    run = await scheduler.run_of(failed.job_id)
+    run, fingerprint = await scheduler.run_of(failed.job_id), (await scheduler.job(failed.job_id)).fingerprint
     assert run is not None
+    assert fingerprint is not None
     direct = await scheduler.run_direct("echo", office_id=MARK)
     await scheduler.pause(office_id=MARK)
     queued = await scheduler.submit("echo", office_id=MARK, title=f"stays {MARK}", created_by="submit None")
@@ -271,6 +272,7 @@ async def _furnish(server: ServerThread) -> World:
         "schedule_id": schedule.schedule_id,
         "webhook_id": webhook.webhook_id,
         "delivery_id": delivery.delivery_id,
+        "fingerprint": fingerprint,
         "office_id": MARK,
         "job_type": "echo",
         "job_ids": [queued.job_id],
