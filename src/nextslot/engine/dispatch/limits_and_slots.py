@@ -204,8 +204,9 @@ class OfficeCounters:
         self.know(counts)
         # The lanes that were not read yet, by class; None until a search needs a lane behind the first ones.
         self.unread: dict[str, ClassFront] | None = {} if len(counts) < LANES_AT_ONCE else None
-        # How many lanes this transaction has read in search of an open one.
+        # How many lanes this transaction has read in search of an open one, and whether it has begun anew since.
         self.searched = 0
+        self.is_begun_anew = False
 
     @property
     def waiting(self) -> list[int]:
@@ -345,6 +346,7 @@ class TransactionCounters:
             self._write_lanes(office)
             self._write_tallies()
             office.lanes, office.stored, office.unread = {}, {}, None
+            office.is_begun_anew = True
         if office.unread is None:
             office.unread, opened = lanes.classes_of(self._tx, office.office_id)
             office.know(opened)
@@ -446,6 +448,7 @@ class TransactionCounters:
         for key, units in sorted(self._units.items()):
             if units:
                 lanes.use(self._tx, key, units)
+        self._limits, self._room = {}, {}
 
     def _write_tallies(self) -> None:
         for lane_id, tally in self._tallies.items():
@@ -473,14 +476,16 @@ class TransactionCounters:
         self._write_lanes(office)
         if office.turn != office.stored_turn:
             lanes.take_turn(self._tx, office.office_id, office.turn)
+        # These refer to the transaction and it to them: thousands of lanes would stay until a full garbage collection.
+        office.lanes, office.stored, office.unread = {}, {}, None
 
     def _opened(self, office: OfficeCounters) -> set[int]:
         """Returns, for each class, one lane from which the office's own limits let a job start. Keeps the lane that was
         open before, if it can still be open."""
         chosen: dict[str, int] = {}
-        if office.searched > lanes.MOST_SEARCHED:  # By several searches: one alone reads further than the last of them.
+        if office.searched > lanes.MOST_SEARCHED and office.is_begun_anew:  # The last of several searches was short.
             office.searched, office.unread = 0, None
-        unread = self.unread(office)
+        unread = self.unread(office) if office.unread is None else office.unread
         for lane_id in sorted(office.waiting, key=lambda lane_id: not office.lanes[lane_id].is_open):
             self._open(office, lane_id, chosen)
         for class_key in [key for key in unread if key not in chosen]:
