@@ -190,11 +190,26 @@ async def dry_runs(b: Caller) -> None:
     await for_ever(4, lambda: b.post("/api/jobs/dry-run", {"job_type": "noop", "office_id": "b"}))
 
 
+async def many_keys(b: Caller) -> None:
+    """15,000 jobs with a limit key each, behind a role that is full, and creates beside them."""
+    slow = [{"job_type": "slow", "office_id": "b", "role": "FE", "priority": 1}] * 100
+    await b.post("/api/jobs/batch", {"jobs": slow})
+    for first in range(0, 15_000, ALLOWED):
+        held_back = [
+            {"job_type": "noop", "office_id": "b", "role": "FE", "limit_keys": [str(first + number)]}
+            for number in range(ALLOWED)
+        ]
+        await b.post("/api/jobs/batch", {"jobs": held_back})
+    await for_ever(4, lambda: b.post("/api/jobs", {"job_type": "noop", "office_id": "b"}))
+
+
+# How long an attack prepares, in seconds.
+PREPARES = {"many_keys": 45.0}
 ATTACKS: dict[str, Callable[[Caller], Awaitable[None]]] = {
     one.__name__: one
     for one in (
         bodies, half_sent, creates, refused_batches, streams, group_cancels, large_batches, batches, direct_callers,
-        silent_webhooks, guesses, many_names, dry_runs,
+        silent_webhooks, guesses, many_names, dry_runs, many_keys,
     )
 }  # fmt: skip
 
@@ -281,7 +296,7 @@ async def measure(attack: str, seconds: float) -> str:
         command = ["nice", "-n", "10", sys.executable, __file__, "--attack", attack, "--url", url, "--key", key_b]
         attacker = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
         try:
-            await asyncio.sleep(3)
+            await asyncio.sleep(PREPARES.get(attack, 3.0))
             beside = await observe(a, seconds)
         finally:
             attacker.kill()
