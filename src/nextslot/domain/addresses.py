@@ -35,7 +35,7 @@ _NEVER = [
         "224.0.0.0/4",  # multicast
         "240.0.0.0/4",  # reserved, and broadcast
         "::/128",  # unspecified
-        "100::/64",  # discard
+        "100::/64", "100:0:0:1::/64",  # discard, and the dummy prefix
         "2001:db8::/32", "3fff::/20",  # documentation
         "5f00::/16",  # segment routing inside a site: releases of Python differ about whether it is public
         "fe80::/10", "fec0::/10",  # link-local, site-local
