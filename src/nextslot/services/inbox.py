@@ -33,10 +33,12 @@ class InboxService:
 
     async def look(self) -> None:
         """Takes in what waits, in its order. What cannot be taken now, such as over a quota or while the scheduler
-        stops, stays and is tried again."""
-        after = ""
+        stops, stays and is tried again. A request that comes meanwhile is for the next look, which it announces: else
+        programs that never pause would keep a start, and all other work of the cluster, waiting."""
+        after = newest = ""
         while self._access.gate.store is not None and not self._access.gate.is_draining:
-            page = await self._access.read(lambda tx, after=after: inbox.page(tx, after, BATCH))  # type: ignore[misc]
+            newest = newest or await self._access.read(inbox.newest)
+            page = await self._access.read(lambda tx, a=after, b=newest: inbox.page(tx, a, b, BATCH))  # type: ignore[misc]
             if not page:
                 return
             after = page[-1].job_id

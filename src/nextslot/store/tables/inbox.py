@@ -15,8 +15,12 @@ class Waiting(NamedTuple):
     sent_by: str
 
 
-def page(tx: Tx, after: str, limit: int) -> list[Waiting]:
-    return [Waiting(*row) for row in tx.rows("inbox.page", after=after, limit=limit)]
+def newest(tx: Tx) -> str:
+    return next(str(row[0]) for row in tx.rows("inbox.newest"))
+
+
+def page(tx: Tx, after: str, newest: str, limit: int) -> list[Waiting]:
+    return [Waiting(*row) for row in tx.rows("inbox.page", after=after, newest=newest, limit=limit)]
 
 
 def waits(tx: Tx, job_id: str) -> bool:
