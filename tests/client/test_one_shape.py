@@ -185,6 +185,20 @@ async def test_over_http_jobs_are_taken_where_ids_are_and_values_where_dicts_are
             assert len(group.jobs) == 2
 
 
+async def test_the_end_of_a_chain_has_a_json_form_with_the_same_fields_in_python_and_over_http(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    async with new_scheduler(tmp_path / "here") as scheduler:
+        here = await scheduler.wait(await scheduler.submit("work"))
+    with ServerThread(tmp_path) as server:
+        async with AsyncClient(server.url) as client:
+            there = await client.wait(await client.submit("echo"), timeout=30)
+
+    assert (here.is_success, there.is_success) == (True, True)
+    assert (here.to_dict()["run"]["status"], there.to_dict()["run"]["status"]) == ("COMPLETED", "COMPLETED")
+    assert here.to_dict().keys() <= there.to_dict().keys()
+    assert json.dumps(here.to_dict())
+
+
 async def test_a_wait_that_is_over_raises_an_error_that_says_so(tmp_path: Path) -> None:
     async with new_scheduler(tmp_path) as scheduler:
         await scheduler.pause()

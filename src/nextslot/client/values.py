@@ -202,6 +202,10 @@ class Ended:
     def error(self) -> str | None:
         return self.run.error if self.run else self.job.cancel_reason
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the JSON form: that of the job, with its run."""
+        return self.job.to_dict()
+
 
 class JobType(ClientValue):
     job_type: str

@@ -30,6 +30,14 @@ class Ended:
     def error(self) -> str | None:
         return self.run.error if self.run else self.job.cancel_reason
 
+    @property
+    def is_success(self) -> bool:
+        return self.status in (JobStatus.COMPLETED, JobStatus.SKIPPED)
+
+    def to_dict(self) -> dict[str, Json]:
+        """Returns the JSON form: that of the job, with its run."""
+        return {**self.job.to_dict(), "run": self.run.to_dict() if self.run else None}
+
 
 class Waiters:
     def __init__(self, access: UnitOfWork, events: EventLog) -> None:
