@@ -69,6 +69,7 @@ SUBMITTING = (
     "await scheduler.job_type('half')(half).run_direct(3)",
     "double.via('http://127.0.0.1:8000').submit(1)",
     "Client('http://127.0.0.1:8000').submit('double', {'number': Path('1')})",
+    "Client('http://127.0.0.1:8000').group(7)",
 )
 AFTERWARDS = (
     "await scheduler.wait(7)",

@@ -1,5 +1,7 @@
 """Annotations are true: they make the schema, are checked at submission, and the handler gets what they say."""
 
+import sys
+import typing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,20 @@ async def test_a_constraint_may_be_written_as_the_default(tmp_path: Path, isolat
             await scheduler.submit("fields", {})
 
     assert (ended.error, ended.result) == (None, [3, 2, []])
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Pydantic reads it from Python 3.12 on")
+def test_a_typed_dict_that_pydantic_cannot_read_is_refused_with_the_remedy() -> None:
+    class Extra(typing.TypedDict):
+        note: str
+
+    def handler(extra: Extra) -> None: ...
+
+    handler.__annotations__["extra"] = Extra
+    with pytest.raises(
+        Invalid, match=r"of 'extra' cannot be made from JSON; take TypedDict from typing_extensions, or"
+    ):
+        signature_of(handler)
 
 
 def test_only_run_and_its_underscored_names_get_the_run() -> None:

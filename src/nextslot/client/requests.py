@@ -110,7 +110,7 @@ def texts(query: Mapping[str, Any]) -> dict[str, str]:
 
 def part(text: str) -> str:
     """Returns a part of a path, quoted: an id or a name. Raises Invalid for a text that would change the path."""
-    if text in ("", ".", ".."):
+    if not isinstance(text, str) or text in ("", ".", ".."):
         raise Invalid(f"{text!r} is neither an id nor a name; give one that a list shows")
     return quote(text, safe="")
 

@@ -197,15 +197,19 @@ def _adapter(wanted: Mapping[str, Any], required: list[str], takes_any: bool) ->
             TypeAdapter(hint)
         except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
             raise Invalid(
-                f"the annotation {_name(hint)} of {name!r} cannot be made from JSON; use a Pydantic model, a "
-                "dataclass, a datetime, an Enum or a type of JSON, or Any",
-                field="handler",
+                f"the annotation {_name(hint)} of {name!r} cannot be made from JSON; {_remedy(error)}", field="handler"
             ) from error
     fields = {name: hint if name in required else typing.NotRequired[hint] for name, hint in wanted.items()}
     make: Any = typing_extensions.TypedDict  # Type checkers know only a TypedDict that is written out.
     kind = make("Params", fields)
     kind.__pydantic_config__ = ConfigDict(extra="allow" if takes_any else "forbid", arbitrary_types_allowed=False)
     return TypeAdapter(kind)
+
+
+def _remedy(error: Exception) -> str:
+    if getattr(error, "code", "") == "typed-dict-version":  # Of the standard library, on Python 3.11.
+        return "take TypedDict from typing_extensions, or use Python 3.12"
+    return "use a Pydantic model, a dataclass, a datetime, an Enum or a type of JSON, or Any"
 
 
 def _name(hint: Any) -> str:
