@@ -23,6 +23,7 @@ from nextslot.domain import (
     Stage,
 )
 from nextslot.domain.retry import AT_ONCE, delay_seconds
+from scripts.site_hooks import on_page_markdown
 from tests.support import database, running_scheduler
 
 PAGE = (Path(__file__).parents[2] / "docs/lifecycle.md").read_text()
@@ -205,6 +206,14 @@ class Observer:
             if before != status:
                 self.moves.add((before, status))
             self._statuses[job_id] = status
+
+
+def test_the_site_shows_each_diagram_as_a_picture_of_all_its_moves() -> None:
+    shown = on_page_markdown(PAGE)
+
+    pictures = re.findall(r'<svg class="states".*?</svg>', shown)
+    assert [one.count("<path ") for one in pictures] == [one.count(" --> ") for one in PAGE.split("```mermaid")[1:]]
+    assert "mermaid" not in shown
 
 
 def section(heading: str) -> str:
