@@ -94,7 +94,7 @@ class Terminal:
         self.options["env"]["NEXTSLOT_URL"] = self.url
         return self.options
 
-    def paste(self, lines: str, seconds: float = 60) -> str:
+    def paste(self, lines: str, seconds: float = 300) -> str:
         self.options["env"]["NEXTSLOT_URL"] = self.url
         pasted = lines.replace("http://127.0.0.1:8000", self.url)
         ran = subprocess.run(["bash", "-ec", pasted], timeout=seconds, check=False, **self.options)

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -28,6 +29,8 @@ from pydantic import ConfigDict, Field
 from nextslot.extensions.mcp import routes, tools
 from nextslot.extensions.mcp.tools import NEEDS
 
+PAGE = (Path(__file__).parents[3] / "docs/mcp.md").read_text()
+ANSWERS = re.findall(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 CHATTY = """
 import os
 for number in range(60_000):
@@ -303,6 +306,7 @@ async def test_a_job_that_waits_says_what_for_and_a_dry_run_says_it_before(serve
         queue = await agent.call("show_queue")
 
         assert "limit_full" in tried["codes"]
+        assert tried.keys() == json.loads(ANSWERS[1]).keys()
         assert tried["reasons"] == explained["reasons"]
         assert holder["job_id"] in explained["reasons"][0]
         assert "has not run yet; explain_job says why" in no_log
