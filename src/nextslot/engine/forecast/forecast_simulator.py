@@ -230,8 +230,8 @@ class ForecastSimulator:
         if working.is_stopping:
             left = min(left, STOP_SECONDS)
         certainty = Certainty().then(work, share=min(left / work.seconds, 1.0))
-        is_known = work.runs > 0 or fraction is not None
-        at = now.after(left)
+        is_known = (work.runs > 0 or fraction is not None) and left <= HORIZON_SECONDS
+        at = _after(now, left)
         self.expected[working.id] = Expected(
             expected_start=working.started_at,
             expected_end=at if is_known else None,
@@ -245,10 +245,12 @@ class ForecastSimulator:
         share = self.shares.setdefault(claim.job_type, [0.0, work.uncertainty])
         share[0] += work.seconds
         seconds = work.drawn(self._share()) if self._draw else work.seconds
-        at = now.after(seconds if claim.timeout_seconds is None else min(seconds, claim.timeout_seconds))
+        if claim.timeout_seconds is not None:
+            seconds = min(seconds, claim.timeout_seconds)
+        at = _after(now, seconds)
         self.expected[claim.job_id] = Expected(
             expected_start=now,
-            expected_end=at if work.runs > 0 else None,
+            expected_end=at if work.runs > 0 and seconds <= HORIZON_SECONDS else None,
             confidence=self._certainty.confidence((now - self._snapshot.now) / 1_000_000),
         )
         self._open.discard(claim.job_id)
@@ -281,6 +283,11 @@ class ForecastSimulator:
         for lane_id, (jobs, first) in self._snapshot.ready.items():
             counters.add_ready(lane_id, first, jobs)
         counters.is_freed = True
+
+
+def _after(now: Instant, seconds: float) -> Instant:
+    """Returns when work ends that takes so long: at most just behind the horizon, since an instant has its limits."""
+    return now.after(min(seconds, HORIZON_SECONDS + 1))
 
 
 @dataclass(frozen=True, slots=True)
