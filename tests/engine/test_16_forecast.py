@@ -760,6 +760,26 @@ async def test_durations_of_direct_requests_depend_on_their_parameters_too(tmp_p
         assert [round((at - started[0]) / 1_000_000) for at in started] == [0, 300, 310, 610]
 
 
+async def test_who_is_next_is_expected_when_half_of_such_runs_have_ended(tmp_path: Path) -> None:
+    seconds = 0.0
+    scheduler = new_scheduler(tmp_path)
+
+    @scheduler.job_type("varies")
+    async def varies(run: Any) -> None:
+        await asyncio.sleep(seconds)
+
+    async with scheduler:
+        for seconds in range(10, 100, 10):  # noqa: B007 - the handler reads it
+            await scheduler.wait(await scheduler.submit("varies"))
+        running, following = await scheduler.submit_many([NewJob(job_type="varies")] * 2)
+
+        made = await scheduler.forecast.queue()
+
+        one = made.jobs[following.job_id]
+        assert one.expected_start is not None
+        assert round((one.expected_start - running.created_at) / 1_000_000) == 50
+
+
 @pytest.mark.parametrize("age", [9.0, 9.9, 9.99, 9.999])
 async def test_a_run_that_ends_in_a_moment_or_takes_long_has_an_interval_for_who_is_next(
     tmp_path: Path, age: float

@@ -35,7 +35,7 @@ def make_forecast(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> F
     draws = min(MOST_DRAWS, MOST_STARTS // max(len(usual), 1) - 1) if past.varies else 0
     ways: list[Mapping[str, Expected]] = []
     if draws >= FEWEST_DRAWS:
-        ways = [simulation(snapshot, rules, past, draw).expected for draw in range(1, draws + 1)]
+        ways = [simulation(snapshot, rules, past, draw, draws).expected for draw in range(1, draws + 1)]
         usual = medians(usual, ways)
     usual = with_intervals(usual, ways, first, snapshot.now)
     if first.leaving:
@@ -59,9 +59,11 @@ def of_leaving(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, leaving
     return with_intervals(starts, [], staying, snapshot.now)
 
 
-def simulation(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> ForecastSimulator:
-    """Simulates the queue once: with average durations or, if `draw` is not 0, with durations drawn from past runs."""
-    simulator = ForecastSimulator(snapshot, rules, past, draw)
+def simulation(
+    snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0, draws: int = 0
+) -> ForecastSimulator:
+    """Simulates the queue once: with average durations or, in one of so many draws, with durations of past runs."""
+    simulator = ForecastSimulator(snapshot, rules, past, draw, draws)
     try:
         simulator.run()
     finally:

@@ -63,8 +63,8 @@ MOST_STEPS = 20_000
 MOST_OF_SCHEDULES = 500
 # The prefix of the ids of jobs that the simulator makes.
 MADE = "simulator-"
-PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
-GOLDEN = 0.618034
+# The roots of the first primes, one for each draw: their multiples are evenly spread, each independently of the others.
+ROOTS = tuple(math.sqrt(prime) for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,11 @@ class PastRuns:
 
 
 class ForecastSimulator:
-    def __init__(self, snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> None:
+    def __init__(self, snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0, draws: int = 0) -> None:
         self._snapshot = snapshot
         self._past = past
         self._draw = draw
+        self._draws = draws
         self._drawn = 0
         self._clock = _Clock(snapshot.now)
         self._ends: list[tuple[Instant, int, _End]] = []
@@ -257,9 +258,12 @@ class ForecastSimulator:
         self._push(at, _End(claim.kind, claim.run_id, claim.job_id, False, self._certainty.then(work)))
 
     def _share(self) -> float:
-        """Returns a number from 0 to 1. The numbers are evenly spread and differ by draw, but are repeatable."""
+        """Returns a number from 0 to 1. Those of all draws for the same start are evenly spread, because the first of
+        several starts may be all that counts. They are repeatable."""
         self._drawn += 1
-        return (self._drawn * math.sqrt(PRIMES[self._draw % len(PRIMES)]) + self._draw * GOLDEN) % 1.0
+        points = [self._drawn * root % 1.0 for root in ROOTS[: self._draws]]
+        own = points[self._draw - 1]
+        return (sum(point < own for point in points) + 0.5) / self._draws
 
     def _note_ended(self, ended: Direct, _ahead: int) -> None:
         if ended.run_id in self._open:
