@@ -130,13 +130,11 @@ def _power(name: str, past: Sequence[Sized]) -> Curve | None:
     if line is None:
         return None
     slope, level = line
-
-    def seconds(size: Size) -> float | None:
-        if not isinstance(size, float) or size <= 0:
-            return None
-        return math.exp(min(level + slope * math.log(size), math.log(LONGEST)))
-
-    return seconds
+    return lambda size: (
+        math.exp(min(level + slope * math.log(size), math.log(LONGEST)))
+        if isinstance(size, float) and size > 0
+        else None
+    )
 
 
 def _line(name: str, past: Sequence[Sized]) -> Curve | None:

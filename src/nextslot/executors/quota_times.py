@@ -30,8 +30,7 @@ _EPOCH, _EPOCH_MS = 1e9, 1e12
 
 _DURATION = re.compile(r"(?:(\d{1,6}(?:\.\d{1,6})?)\s?(ms|d|h|m|s)[a-z]{0,7}[\s,]{0,3})")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-# A time of day that was reached less than this ago means today: a command reports a limit shortly before its end, and
-# the clocks of a provider and of this machine differ.
+# A time of day reached less than this ago means today: a command ends some time after its report, and clocks differ.
 JUST_REACHED = timedelta(minutes=2)
 _OF_DAY = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s?([ap]\.?m\.?)?", re.IGNORECASE)
 _RESET = re.compile(r"(?:x-|anthropic-)?ratelimit-(?:reset(?P<of>-[\w-]+)?|(?P<kind>[\w-]+)-reset)")

@@ -21,7 +21,8 @@ EIGHTY_PERCENT = 1.6
 # The work before a start is of fewer types than all work, so that the errors of their usual durations cancel each other
 # less than those of all types (measured by the same).
 FEWER_TYPES = 1.5
-# A larger spread of a logarithm says little about the wait itself.
+# From here on the interval grows evenly: a wait of a moment for a run that may take long has a spread whose exponential
+# is no number.
 EVENLY_FROM = 1.0
 # How often a short queue is simulated with durations drawn from past runs. A long queue is simulated once, because
 # averages are accurate for it. So no forecast simulates more starts than that of a queue of 1,000 jobs.
@@ -109,16 +110,11 @@ def with_intervals(
         starts = [way[job_id].expected_start for way in ways if job_id in way]
         drawn = _deviation([(one - now) / 1_000_000 for one in starts if one is not None])
         spread = (drawn if drawn is not None else math.sqrt(first.spreads[job_id])) / wait
-        factor = _factor(EIGHTY_PERCENT * math.hypot(spread, FEWER_TYPES * common))
+        wide = EIGHTY_PERCENT * math.hypot(spread, FEWER_TYPES * common)
+        factor = math.exp(min(wide, EVENLY_FROM)) * (1 + max(wide - EVENLY_FROM, 0.0))
         latest = max(wait, min(wait * factor, HORIZON_SECONDS))
         found[job_id] = replace(expected, earliest_start=now.after(wait / factor), latest_start=now.after(latest))
     return found
-
-
-def _factor(spread: float) -> float:
-    """Returns by how much a wait may be longer or shorter. Grows evenly from `EVENLY_FROM` on: a wait of a moment for a
-    run that may also take long has a spread whose exponential is no number."""
-    return math.exp(min(spread, EVENLY_FROM)) * (1 + max(spread - EVENLY_FROM, 0.0))
 
 
 def _deviation(seconds: Sequence[float]) -> float | None:

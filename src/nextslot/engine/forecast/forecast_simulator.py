@@ -56,8 +56,9 @@ from .queue_snapshot import Snapshot, Working
 
 # The longest time that work may take to end after a stop, as its guardian allows.
 STOP_SECONDS = 10.0
-# The simulator predicts nothing later than this.
+# The simulator predicts nothing later than this. Longer work ends just behind it, because an instant has its limits.
 HORIZON_SECONDS = 400 * 24 * 3600.0
+BEYOND_SECONDS = HORIZON_SECONDS + 1
 MOST_STEPS = 20_000
 # The simulator lets schedules make at most so many jobs.
 MOST_OF_SCHEDULES = 500
@@ -232,7 +233,7 @@ class ForecastSimulator:
             left = min(left, STOP_SECONDS)
         certainty = Certainty().then(work, share=min(left / work.seconds, 1.0))
         is_known = (work.runs > 0 or fraction is not None) and left <= HORIZON_SECONDS
-        at = _after(now, left)
+        at = now.after(min(left, BEYOND_SECONDS))
         self.expected[working.id] = Expected(
             expected_start=working.started_at,
             expected_end=at if is_known else None,
@@ -246,9 +247,8 @@ class ForecastSimulator:
         share = self.shares.setdefault(claim.job_type, [0.0, work.uncertainty])
         share[0] += work.seconds
         seconds = work.drawn(self._share()) if self._draw else work.seconds
-        if claim.timeout_seconds is not None:
-            seconds = min(seconds, claim.timeout_seconds)
-        at = _after(now, seconds)
+        seconds = min(seconds, claim.timeout_seconds or math.inf)
+        at = now.after(min(seconds, BEYOND_SECONDS))
         self.expected[claim.job_id] = Expected(
             expected_start=now,
             expected_end=at if work.runs > 0 and seconds <= HORIZON_SECONDS else None,
@@ -287,11 +287,6 @@ class ForecastSimulator:
         for lane_id, (jobs, first) in self._snapshot.ready.items():
             counters.add_ready(lane_id, first, jobs)
         counters.is_freed = True
-
-
-def _after(now: Instant, seconds: float) -> Instant:
-    """Returns when work ends that takes so long: at most just behind the horizon, since an instant has its limits."""
-    return now.after(min(seconds, HORIZON_SECONDS + 1))
 
 
 @dataclass(frozen=True, slots=True)
