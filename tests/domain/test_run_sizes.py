@@ -41,6 +41,24 @@ def test_a_number_on_which_durations_depend_is_found_among_others(seconds: Calla
         assert told.runs == 30
 
 
+@pytest.mark.parametrize("power", [1, 2])
+def test_of_a_size_far_from_all_past_ones_a_time_that_can_be_is_predicted(power: int) -> None:
+    model = learn([Sized(size**power / 10, {"frames": float(size)}) for size in range(10, 200, 10)])
+
+    assert model is not None
+    for size in (-1e308, -1.0, 0.0, 5e-324, 1e12, 1e200, 1e308):
+        told = model.of({"frames": size})
+        assert told is None or 0 < told.seconds <= 401 * 24 * 3600
+
+
+def test_sizes_whose_differences_are_no_numbers_teach_nothing() -> None:
+    sizes = (-1e308, 1e308, 0.0, 5e-324, 1e-323, 1.0) * 3
+
+    model = learn([Sized(10.0 + number, {"frames": size}) for number, size in enumerate(sizes)])
+
+    assert model is None or math.isfinite(model.ratio.seconds)
+
+
 def test_words_with_durations_of_their_own_are_found() -> None:
     chance = random.Random(2)
     past = [

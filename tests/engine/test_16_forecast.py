@@ -707,6 +707,30 @@ async def test_durations_that_depend_on_a_parameter_are_foreseen_also_after_a_re
         assert foreseen == pytest.approx([0, 80, 90, 390], rel=0.05)
 
 
+@pytest.mark.parametrize("frames", [1e12, 1e200, 1e308])
+async def test_a_job_that_would_take_for_ever_leaves_the_forecast_of_the_others(tmp_path: Path, frames: float) -> None:
+    scheduler = new_scheduler(tmp_path)
+
+    @scheduler.job_type("sized")
+    async def sized(run: Any, frames: float) -> None:
+        await asyncio.sleep(min(frames**2 / 100, 1e6) if frames < 1e9 else 1e6)
+
+    async with scheduler:
+        for number in range(1, 13):
+            await scheduler.wait(await scheduler.submit("sized", {"frames": number * 5.0}))
+        wanted = [NewJob(job_type="sized", params={"frames": one}) for one in (10.0, 20.0, frames, 10.0)]
+        jobs = await scheduler.submit_many(wanted)
+
+        made = await scheduler.forecast.queue()
+
+        third = made.jobs[jobs[2].job_id]
+        assert [str(one) for one in starts(made, jobs[1:3]) if one is not None], "it can be shown"
+        assert third.expected_start is not None
+        assert third.expected_end is None or third.expected_end - third.expected_start <= 401 * 24 * 3600 * 1_000_000
+        assert jobs[3].job_id not in made.jobs, "nothing is expected behind it"
+        await scheduler.stop(grace_seconds=0)
+
+
 async def test_durations_of_direct_requests_depend_on_their_parameters_too(tmp_path: Path) -> None:
     seconds = {"small": 10.0, "large": 300.0}
     scheduler = new_scheduler(tmp_path)
@@ -734,6 +758,52 @@ async def test_durations_of_direct_requests_depend_on_their_parameters_too(tmp_p
         started = [one.started_at for one in ended if one.started_at is not None]
         assert [made.jobs[run_id].expected_start for run_id in runs] == pytest.approx(started, abs=1000)
         assert [round((at - started[0]) / 1_000_000) for at in started] == [0, 300, 310, 610]
+
+
+async def test_who_is_next_is_expected_when_half_of_such_runs_have_ended(tmp_path: Path) -> None:
+    seconds = 0.0
+    scheduler = new_scheduler(tmp_path)
+
+    @scheduler.job_type("varies")
+    async def varies(run: Any) -> None:
+        await asyncio.sleep(seconds)
+
+    async with scheduler:
+        for seconds in range(10, 100, 10):  # noqa: B007 - the handler reads it
+            await scheduler.wait(await scheduler.submit("varies"))
+        running, following = await scheduler.submit_many([NewJob(job_type="varies")] * 2)
+
+        made = await scheduler.forecast.queue()
+
+        one = made.jobs[following.job_id]
+        assert one.expected_start is not None
+        assert round((one.expected_start - running.created_at) / 1_000_000) == 50
+
+
+@pytest.mark.parametrize("age", [9.0, 9.9, 9.99, 9.999])
+async def test_a_run_that_ends_in_a_moment_or_takes_long_has_an_interval_for_who_is_next(
+    tmp_path: Path, age: float
+) -> None:
+    seconds = 10.0
+    scheduler = new_scheduler(tmp_path)
+
+    @scheduler.job_type("some take long")
+    async def some_take_long(run: Any) -> None:
+        await asyncio.sleep(seconds)
+
+    async with scheduler:
+        for seconds in (10.0, 10.0, 100.0, 10.0, 10.0, 10.0, 10.0, 10.0, 100.0, 10.0, 10.0, 10.0):  # noqa: B007 - the handler reads it
+            await scheduler.wait(await scheduler.submit("some take long"))
+        _, following = await scheduler.submit_many([NewJob(job_type="some take long")] * 2)
+        await asyncio.sleep(age)
+
+        made = await scheduler.forecast.queue()
+
+        one = made.jobs[following.job_id]
+        assert one.earliest_start is not None
+        assert one.latest_start is not None
+        assert one.earliest_start <= one.expected_start <= one.latest_start
+        assert 20 < (one.latest_start - made.made_at) / 1_000_000 < 400, "such a run takes 90 seconds more"
 
 
 async def test_a_start_has_an_interval_that_is_wider_the_less_is_known(tmp_path: Path) -> None:

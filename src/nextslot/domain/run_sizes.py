@@ -29,6 +29,8 @@ LARGEST_SHARE = 0.75
 MOST_WORDS = 8
 FOLDS = 4
 SHORTEST = 1e-6
+# No prediction is longer, however far a size is from those of the past runs.
+LONGEST = 400 * 24 * 3600.0
 
 
 class Sized(NamedTuple):
@@ -107,7 +109,7 @@ def _error(past: Sequence[Sized], name: str, fit: Fit) -> float | None:
 def _predicted(curve: Curve, name: str, sizes: Sizes) -> float | None:
     size = sizes.get(name, "" if name == "" else None)
     seconds = None if size is None else curve(size)
-    return None if seconds is None else max(seconds, SHORTEST)
+    return None if seconds is None else min(max(seconds, SHORTEST), LONGEST)
 
 
 # What a size may mean.
@@ -128,7 +130,11 @@ def _power(name: str, past: Sequence[Sized]) -> Curve | None:
     if line is None:
         return None
     slope, level = line
-    return lambda size: math.exp(level + slope * math.log(size)) if isinstance(size, float) and size > 0 else None
+    return lambda size: (
+        math.exp(min(level + slope * math.log(size), math.log(LONGEST)))
+        if isinstance(size, float) and size > 0
+        else None
+    )
 
 
 def _line(name: str, past: Sequence[Sized]) -> Curve | None:
@@ -168,4 +174,6 @@ def _robust_line(points: Sequence[tuple[float, float]]) -> tuple[float, float] |
     if len(slopes) < max(half * 3 // 4, 2):
         return None
     slope = median(slopes)
-    return slope, median(y - slope * x for x, y in ordered)
+    level = median(y - slope * x for x, y in ordered)
+    # Sizes at the end of what a number can be have differences that it cannot be.
+    return (slope, level) if math.isfinite(slope) and math.isfinite(level) else None

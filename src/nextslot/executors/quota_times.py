@@ -30,6 +30,8 @@ _EPOCH, _EPOCH_MS = 1e9, 1e12
 
 _DURATION = re.compile(r"(?:(\d{1,6}(?:\.\d{1,6})?)\s?(ms|d|h|m|s)[a-z]{0,7}[\s,]{0,3})")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# A time of day reached less than this ago means today: a command ends some time after its report, and clocks differ.
+JUST_REACHED = timedelta(minutes=2)
 _OF_DAY = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s?([ap]\.?m\.?)?", re.IGNORECASE)
 _RESET = re.compile(r"(?:x-|anthropic-)?ratelimit-(?:reset(?P<of>-[\w-]+)?|(?P<kind>[\w-]+)-reset)")
 # A used-up quota in the header of the IETF's drafts: `"name";r=0;t=13`, before that `limit=9, remaining=0, reset=13`.
@@ -108,7 +110,7 @@ def _of_day(text: str, now: Instant, zone: tzinfo | None) -> float | None:
         return None
     here = now.as_datetime().astimezone(zone)
     when = here.replace(hour=hour, minute=minute, second=second, microsecond=0)
-    if when <= here:
+    if when <= here - JUST_REACHED:
         when += timedelta(days=1)
     return (Instant.of(when) - now) / 1_000_000
 

@@ -12,7 +12,7 @@ from statistics import stdev
 from nextslot.domain import Expected, Forecast
 from nextslot.system.instant import Instant
 
-from .forecast_simulator import MADE, DispatchRules, ForecastSimulator, PastRuns
+from .forecast_simulator import HORIZON_SECONDS, MADE, DispatchRules, ForecastSimulator, PastRuns
 from .queue_snapshot import Snapshot
 
 # Four of five starts were within so many standard deviations of the forecast. The theoretical factor is 1.28, but the
@@ -21,6 +21,9 @@ EIGHTY_PERCENT = 1.6
 # The work before a start is of fewer types than all work, so that the errors of their usual durations cancel each other
 # less than those of all types (measured by the same).
 FEWER_TYPES = 1.5
+# From here on the interval grows evenly: a wait of a moment for a run that may take long has a spread whose exponential
+# is no number.
+EVENLY_FROM = 1.0
 # How often a short queue is simulated with durations drawn from past runs. A long queue is simulated once, because
 # averages are accurate for it. So no forecast simulates more starts than that of a queue of 1,000 jobs.
 FEWEST_DRAWS, MOST_DRAWS, MOST_STARTS = 3, 9, 1000
@@ -33,7 +36,7 @@ def make_forecast(snapshot: Snapshot, rules: DispatchRules, past: PastRuns) -> F
     draws = min(MOST_DRAWS, MOST_STARTS // max(len(usual), 1) - 1) if past.varies else 0
     ways: list[Mapping[str, Expected]] = []
     if draws >= FEWEST_DRAWS:
-        ways = [simulation(snapshot, rules, past, draw).expected for draw in range(1, draws + 1)]
+        ways = [simulation(snapshot, rules, past, draw, draws).expected for draw in range(1, draws + 1)]
         usual = medians(usual, ways)
     usual = with_intervals(usual, ways, first, snapshot.now)
     if first.leaving:
@@ -57,9 +60,11 @@ def of_leaving(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, leaving
     return with_intervals(starts, [], staying, snapshot.now)
 
 
-def simulation(snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> ForecastSimulator:
-    """Simulates the queue once: with average durations or, if `draw` is not 0, with durations drawn from past runs."""
-    simulator = ForecastSimulator(snapshot, rules, past, draw)
+def simulation(
+    snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0, draws: int = 0
+) -> ForecastSimulator:
+    """Simulates the queue once: with average durations or, in one of so many draws, with durations of past runs."""
+    simulator = ForecastSimulator(snapshot, rules, past, draw, draws)
     try:
         simulator.run()
     finally:
@@ -105,10 +110,10 @@ def with_intervals(
         starts = [way[job_id].expected_start for way in ways if job_id in way]
         drawn = _deviation([(one - now) / 1_000_000 for one in starts if one is not None])
         spread = (drawn if drawn is not None else math.sqrt(first.spreads[job_id])) / wait
-        factor = math.exp(EIGHTY_PERCENT * math.hypot(spread, FEWER_TYPES * common))
-        found[job_id] = replace(
-            expected, earliest_start=now.after(wait / factor), latest_start=now.after(wait * factor)
-        )
+        wide = EIGHTY_PERCENT * math.hypot(spread, FEWER_TYPES * common)
+        factor = math.exp(min(wide, EVENLY_FROM)) * (1 + max(wide - EVENLY_FROM, 0.0))
+        latest = max(wait, min(wait * factor, HORIZON_SECONDS))
+        found[job_id] = replace(expected, earliest_start=now.after(wait / factor), latest_start=now.after(latest))
     return found
 
 

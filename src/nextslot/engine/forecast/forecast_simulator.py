@@ -56,15 +56,16 @@ from .queue_snapshot import Snapshot, Working
 
 # The longest time that work may take to end after a stop, as its guardian allows.
 STOP_SECONDS = 10.0
-# The simulator predicts nothing later than this.
+# The simulator predicts nothing later than this. Longer work ends just behind it, because an instant has its limits.
 HORIZON_SECONDS = 400 * 24 * 3600.0
+BEYOND_SECONDS = HORIZON_SECONDS + 1
 MOST_STEPS = 20_000
 # The simulator lets schedules make at most so many jobs.
 MOST_OF_SCHEDULES = 500
 # The prefix of the ids of jobs that the simulator makes.
 MADE = "simulator-"
-PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
-GOLDEN = 0.618034
+# The roots of the first primes, one for each draw: their multiples are evenly spread, each independently of the others.
+ROOTS = tuple(math.sqrt(prime) for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,11 @@ class PastRuns:
 
 
 class ForecastSimulator:
-    def __init__(self, snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0) -> None:
+    def __init__(self, snapshot: Snapshot, rules: DispatchRules, past: PastRuns, draw: int = 0, draws: int = 0) -> None:
         self._snapshot = snapshot
         self._past = past
         self._draw = draw
+        self._draws = draws
         self._drawn = 0
         self._clock = _Clock(snapshot.now)
         self._ends: list[tuple[Instant, int, _End]] = []
@@ -230,8 +232,8 @@ class ForecastSimulator:
         if working.is_stopping:
             left = min(left, STOP_SECONDS)
         certainty = Certainty().then(work, share=min(left / work.seconds, 1.0))
-        is_known = work.runs > 0 or fraction is not None
-        at = now.after(left)
+        is_known = (work.runs > 0 or fraction is not None) and left <= HORIZON_SECONDS
+        at = now.after(min(left, BEYOND_SECONDS))
         self.expected[working.id] = Expected(
             expected_start=working.started_at,
             expected_end=at if is_known else None,
@@ -245,19 +247,23 @@ class ForecastSimulator:
         share = self.shares.setdefault(claim.job_type, [0.0, work.uncertainty])
         share[0] += work.seconds
         seconds = work.drawn(self._share()) if self._draw else work.seconds
-        at = now.after(seconds if claim.timeout_seconds is None else min(seconds, claim.timeout_seconds))
+        seconds = min(seconds, claim.timeout_seconds or math.inf)
+        at = now.after(min(seconds, BEYOND_SECONDS))
         self.expected[claim.job_id] = Expected(
             expected_start=now,
-            expected_end=at if work.runs > 0 else None,
+            expected_end=at if work.runs > 0 and seconds <= HORIZON_SECONDS else None,
             confidence=self._certainty.confidence((now - self._snapshot.now) / 1_000_000),
         )
         self._open.discard(claim.job_id)
         self._push(at, _End(claim.kind, claim.run_id, claim.job_id, False, self._certainty.then(work)))
 
     def _share(self) -> float:
-        """Returns a number from 0 to 1. The numbers are evenly spread and differ by draw, but are repeatable."""
+        """Returns a number from 0 to 1. Those of all draws for the same start are evenly spread, because the first of
+        several starts may be all that counts. They are repeatable."""
         self._drawn += 1
-        return (self._drawn * math.sqrt(PRIMES[self._draw % len(PRIMES)]) + self._draw * GOLDEN) % 1.0
+        points = [self._drawn * root % 1.0 for root in ROOTS[: self._draws]]
+        own = points[self._draw - 1]
+        return (sum(point < own for point in points) + 0.5) / self._draws
 
     def _note_ended(self, ended: Direct, _ahead: int) -> None:
         if ended.run_id in self._open:
