@@ -221,7 +221,18 @@ function shortcut(event, offered) {
       seen.observe(document.body, { childList: true, subtree: true });
       setTimeout(() => seen.disconnect(), 10_000);
     }
-  } else if (["j", "k", "x"].includes(pressed)) PALETTE().then((palette) => palette.rowKeys(pressed), () => {});
+  } else if (["j", "k", "x"].includes(pressed)) rowKeys(pressed);
+}
+
+// j and k go from row to row of the table of jobs, or of the queue; x chooses the row; its link has the focus, so that Enter
+// opens it. At once: an Enter that follows quickly opens the row that the key before it led to.
+function rowKeys(key) {
+  const rows = [...document.querySelectorAll("main tr[data-job], main .queue li[data-job]")];
+  const place = rows.findIndex((row) => row.contains(document.activeElement));
+  if (key === "x") return rows[place]?.querySelector("input[type=checkbox]")?.click();
+  const next = rows[Math.max(0, Math.min(rows.length - 1, place + (key === "j" || place < 0 ? 1 : -1)))];
+  next?.querySelector("a")?.focus();
+  next?.scrollIntoView({ block: "nearest" });
 }
 
 function focusSearch() {

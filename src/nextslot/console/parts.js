@@ -70,7 +70,6 @@ export function useNow(every = 1000) {
   return now;
 }
 
-// A time as a distance; the whole of it on hover.
 // The key of an event. An input method that composes a text keeps its keys: its Enter ends a syllable, not a search. A
 // keyboard that writes Hangul still has the Latin letters of the shortcuts.
 export function keyOf(event) {
@@ -80,6 +79,7 @@ export function keyOf(event) {
   return event.shiftKey ? letter : letter.toLowerCase();
 }
 
+// A time as a distance; the whole of it on hover.
 export function When({ at, none = "–", absolute = false }) {
   const now = useNow();
   if (!at) return html`<span class="dim">${none}</span>`;
