@@ -203,7 +203,6 @@ export default {
   what: "What",
   details: "Details",
   show: "Show {0}",
-  searching_more: "Searching…",
   no_jobs_match: "No jobs match.",
   filters: "Filters",
   searching_further_back_so_far: "Searching further back: {0} so far",

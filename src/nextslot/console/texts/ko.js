@@ -203,7 +203,6 @@ export default {
   what: "내용",
   details: "세부 정보",
   show: "{0} 보기",
-  searching_more: "찾는 중…",
   no_jobs_match: "조건에 맞는 작업이 없습니다.",
   filters: "필터",
   searching_further_back_so_far: "더 오래된 작업을 찾는 중: 지금까지 {0}",
