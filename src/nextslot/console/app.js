@@ -295,7 +295,6 @@ function NotLoaded() {
     <button onClick=${() => location.reload()}>${t("try_again")}</button></div>`;
 }
 
-// Whether what is shown is live, in a word.
 function Line() {
   const { state } = useLiveState();
   const word = said("line", state);
@@ -323,7 +322,6 @@ function Lost() {
     <button class="quiet" onClick=${live.retry}>${t("now")}</button></div>`;
 }
 
-// A button where there are two languages.
 function Language() {
   const next = Object.keys(LANGUAGES).find((one) => one !== language);
   return html`<button class="quiet" lang=${next} onClick=${() => setLanguage(next)}

@@ -530,7 +530,7 @@ export default {
   quota_job_types: "Job types, by comma (empty: all)",
   quota_own_resources: "May name resources of its own",
   change_quotas_of: "Quotas of {0}",
-  empty_restores_the_default: "An empty field restores the default. Nothing that exists is ended.",
+  empty_restores_the_default: "An empty field restores the default; a default of 0 is as the server allows. Nothing that exists is ended.",
   grant_more: "Grant more…",
   grant_it: "Grant it",
   hook_webhook_test: "a test",

@@ -530,7 +530,7 @@ export default {
   quota_job_types: "작업 유형, 쉼표로 구분(빈칸: 전부)",
   quota_own_resources: "자체 리소스 이름 사용 가능",
   change_quotas_of: "{0}의 할당량",
-  empty_restores_the_default: "비워 두면 기본값으로 돌아갑니다. 이미 있는 것은 끝나지 않습니다.",
+  empty_restores_the_default: "비워 두면 기본값으로 돌아가며, 기본값 0은 서버가 허용하는 만큼입니다. 이미 있는 것은 끝나지 않습니다.",
   grant_more: "늘리기…",
   grant_it: "부여",
   hook_webhook_test: "시험",
