@@ -129,6 +129,34 @@ def test_on_a_phone_every_action_of_a_job_can_be_seen(browser: Browser, server: 
             expect(console.button(name)).to_be_in_viewport(ratio=1)
 
 
+@pytest.mark.parametrize("size", [PHONE, TABLET, DESK], ids=["phone", "tablet", "desk"])
+def test_the_name_of_a_job_is_not_covered_by_the_navigation(size: Any, browser: Browser, server: ServerThread) -> None:
+    with opened(browser, server.url, viewport={**size, "height": 500}) as console:
+        console.open(f"jobs/{ids(server)['waiting']}").loaded()
+        expect(console.section("Events").locator("tbody tr").first).to_be_visible()
+        console.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+
+        name, navigation = console.find("main .head").bounding_box(), console.find("header.top").bounding_box()
+
+        assert console.page.evaluate("scrollY") > 100
+        assert name is not None
+        assert navigation is not None
+        assert abs(name["y"] - (navigation["y"] + navigation["height"])) <= 1
+
+
+def test_on_a_phone_numbers_fill_their_row_and_stand_on_one_line(browser: Browser, server: ServerThread) -> None:
+    with opened(browser, server.url, viewport=PHONE) as console:
+        for view in ("system", "offices/default"):
+            console.open(view).loaded()
+            stats = console.find(".stats").bounding_box()
+            last = console.find(".stats > div").last.bounding_box()
+
+            assert stats is not None
+            assert last is not None
+            assert abs(stats["x"] + stats["width"] - last["x"] - last["width"]) <= 1, view
+            assert {one.bounding_box()["height"] < 40 for one in console.find(".stats b").all()} == {True}, view  # type: ignore[index]
+
+
 def test_on_a_phone_the_lists_of_jobs_and_schedules_need_no_scrolling_aside(
     browser: Browser, server: ServerThread
 ) -> None:

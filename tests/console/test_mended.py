@@ -249,6 +249,31 @@ def test_the_queue_is_shown_before_its_forecast(console: Console, server: Server
         route.continue_()
 
 
+def test_a_forecast_without_an_estimate_is_told_from_one_that_is_on_its_way(
+    console: Console, server: ServerThread
+) -> None:
+    paused_queue(server, "a", "b")
+    held: list[Route] = []
+
+    def unforeseen(route: Route) -> None:
+        if "wait_seconds=0" in route.request.url:
+            answer = route.fetch()
+            route.fulfill(response=answer, json={**answer.json(), "forecast_at": None})
+        else:
+            held.append(route)
+
+    console.page.route("**/api/queue?*", unforeseen)
+    console.open("now").has_queue("a", "b")
+    expected = console.find(".queue li > [title='Expected start']")
+    expect(expected).to_have_text(["…", "…"])
+    while not held:
+        console.page.wait_for_timeout(50)
+    for route in held:
+        route.continue_()
+
+    expect(expected).to_have_text(["no estimate", "no estimate"])
+
+
 def test_reported_progress_stands_alone(console: Console, server: ServerThread) -> None:
     is_quick, end = asyncio.Event(), asyncio.Event()
 

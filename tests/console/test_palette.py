@@ -100,6 +100,20 @@ def test_rows_are_walked_chosen_and_opened_by_keys(console: Console) -> None:
     expect(console.find("main h1")).to_contain_text("second import")
 
 
+def test_a_row_has_the_focus_before_the_next_key_comes(console: Console) -> None:
+    console.open("jobs?q=import")
+    expect(console.find("tbody tr")).to_have_count(2)
+
+    focused = console.page.evaluate(
+        """() => ["j", "j", "k"].map((key) => {
+            document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+            return document.activeElement.textContent.trim();
+        })"""
+    )
+
+    assert focused == ["second import", "first import", "second import"]
+
+
 def test_a_keyboard_that_writes_hangul_has_the_shortcuts_and_composes_in_peace(console: Console) -> None:
     # What Chromium says of these keys while a Korean input method is on.
     press = """([target, key, code, isComposing, ctrlKey]) => document.querySelector(target).dispatchEvent(

@@ -197,12 +197,55 @@ def test_a_shape_stands_where_content_will_be(console: Console) -> None:
 
     console.page.get_by_role("link", name="Now", exact=True).click()
     expect(console.find("main .skeleton")).to_be_visible()
-    console.page.unroute("**/api/queue?*")
+    # First these: to take the route away lets go on, a moment later, what it holds.
     for route in held:
         route.continue_()
+    console.page.unroute("**/api/queue?*")
 
     expect(console.find("main h1")).to_have_text("Now")
     expect(console.find("main .skeleton")).to_have_count(0)
+
+
+@pytest.mark.parametrize("view", ["jobs", "failures", "types", "schedules", "groups", "webhooks"])
+def test_a_shape_stands_where_rows_will_be(view: str, console: Console) -> None:
+    held: list[Any] = []
+    path = {"types": "job-types", "groups": "job-groups"}.get(view, view)
+    console.page.route(f"**/api/{path}*", lambda route: held.append(route))
+    console.open(view)
+
+    expect(console.find("main .skeleton").first).to_be_visible()
+    for route in held:
+        route.continue_()
+    console.page.unroute(f"**/api/{path}*")
+
+    expect(console.find("main .skeleton")).to_have_count(0)
+    expect(console.find("main .empty, main .rows").first).to_be_visible()
+
+
+def test_a_forecast_that_is_on_its_way_is_not_said_to_be_none(console: Console, server: ServerThread) -> None:
+    (job_id,) = queued(server, "waits")
+    held: list[Any] = []
+
+    def only_reasons(route: Route) -> None:
+        if "wait_seconds=0" in route.request.url:
+            answer = route.fetch()
+            none = {"expected_start": None, "expected_end": None, "confidence": "none", "forecast_at": None}
+            route.fulfill(response=answer, json={**answer.json(), **none})
+        else:
+            held.append(route)
+
+    console.page.route("**/why?*", only_reasons)
+    console.open(f"jobs/{job_id}")
+    why = console.section("Why is it not running")
+
+    expect(why).to_contain_text("Expected start…")
+    expect(why).not_to_contain_text("no estimate")
+    while not held:
+        console.page.wait_for_timeout(50)
+    for route in held:
+        route.continue_()
+    console.page.unroute("**/why?*")
+    expect(why).not_to_contain_text("…")
 
 
 # Editing.

@@ -71,7 +71,7 @@ function Door({ problem, onKey }) {
   </main>`;
 }
 
-// Parts of the frame that need not be there first, and that shall not keep the server from answering the view.
+// Parts of the frame that come after the view.
 const LATER_MS = 800;
 const NOTICES = () => import("./notices.js");
 const BELL = () => import("./notify.js");
@@ -92,7 +92,7 @@ function Later({ part, load }) {
   return module ? html`<${module[part]} />` : null;
 }
 
-// The palette (⌘K or Ctrl+K) and the list of keys (?). Their code is loaded soon after the view, or by the first key.
+// The palette (⌘K or Ctrl+K) and the list of keys (?), loaded soon after the view, or by the first key.
 const PALETTE = () => import("./palette.js");
 function Palette({ views }) {
   const [open, setOpen] = useState(null);
@@ -117,8 +117,7 @@ function Palette({ views }) {
   return open && module ? html`<${module[open]} key=${open} views=${views} close=${close} />` : null;
 }
 
-// All views are loaded before they are asked for: those whose link is near the pointer, the others when nothing else is
-// to be done. Not while the server is away, since a browser keeps a failed import.
+// Views are loaded before they are opened: first those whose link is near the pointer. Not while the server is away.
 const IDLE_MS = 20_000;
 function usePreloaded(offered) {
   useEffect(() => {
@@ -221,7 +220,19 @@ function shortcut(event, offered) {
       seen.observe(document.body, { childList: true, subtree: true });
       setTimeout(() => seen.disconnect(), 10_000);
     }
-  } else if (["j", "k", "x"].includes(pressed)) PALETTE().then((palette) => palette.rowKeys(pressed), () => {});
+  } else if (["j", "k", "x"].includes(pressed)) rowKeys(pressed);
+}
+
+// j and k go to the next and the previous job, x chooses it, Enter opens it. At once, since an Enter may follow quickly.
+function rowKeys(key) {
+  const rows = [...document.querySelectorAll("main tr[data-job], main .queue li[data-job]")];
+  const place = rows.findIndex((row) => row.contains(document.activeElement));
+  if (key === "x") rows[place]?.querySelector("input[type=checkbox]")?.click();
+  else {
+    const next = rows[place < 0 || key === "j" ? place + 1 : place - 1];
+    next?.querySelector("a").focus();
+    next?.scrollIntoView({ block: "nearest" });
+  }
 }
 
 function focusSearch() {
@@ -263,8 +274,8 @@ function View({ place, load }) {
   return module ? html`<${module.default} place=${place} />` : html`<${Loading} />`;
 }
 
-// A browser keeps a failed import for as long as the page lives. So the page is loaded again, at the same address, as
-// soon as the server answers; not more than three times a minute, since a file may be broken for another reason.
+// A browser keeps a failed import for as long as the page lives. So the page is loaded again as soon as the server
+// answers; not more than three times a minute, since the file itself may be broken.
 const RELOADS = "nextslot-reloads";
 
 function NotLoaded() {
@@ -284,7 +295,6 @@ function NotLoaded() {
     <button onClick=${() => location.reload()}>${t("try_again")}</button></div>`;
 }
 
-// Whether what is shown is live, in a word.
 function Line() {
   const { state } = useLiveState();
   const word = said("line", state);
@@ -312,7 +322,6 @@ function Lost() {
     <button class="quiet" onClick=${live.retry}>${t("now")}</button></div>`;
 }
 
-// A button where there are two languages.
 function Language() {
   const next = Object.keys(LANGUAGES).find((one) => one !== language);
   return html`<button class="quiet" lang=${next} onClick=${() => setLanguage(next)}

@@ -5,9 +5,8 @@ import { useEffect, useRef, useState } from "./lib.js";
 const SILENCE_MS = 40_000; // The server says something every 15 seconds.
 const LONGEST_PAUSE_MS = 10_000;
 
-// A browser opens six connections to a server at most. Each page holds one for its events, and one more for a log, so a
-// seventh page would wait for ever. A page that has been out of sight for some seconds gives them back, and takes them
-// again when somebody looks at it, or when notifications need them.
+// A browser opens six connections to a server at most, and each page holds one or two. So a page that has been out of
+// sight for some seconds gives them back until it is looked at, or until notifications need them.
 const REST_MS = 5_000;
 
 class Rest {

@@ -195,15 +195,3 @@ export function Help({ views, close }) {
     <dl>${rows.map(([keys, what]) => html`<div key=${keys}><dt><kbd>${keys}</kbd></dt><dd>${what}</dd></div>`)}</dl>
     <footer><button onClick=${close}>${t("leave_it")}</button></footer></div><//>`;
 }
-
-// j and k go from row to row of the table of jobs, x chooses the row, Enter opens it.
-export function rowKeys(key) {
-  const rows = [...document.querySelectorAll("main tr[data-job], main .queue li[data-job]")];
-  if (!rows.length || !["j", "k", "x"].includes(key)) return;
-  const here = rows.findIndex((row) => row.contains(document.activeElement));
-  if (key === "j" || key === "k") {
-    const next = rows[Math.max(0, Math.min(rows.length - 1, here + (key === "j" ? 1 : here < 0 ? 1 : -1)))];
-    next.querySelector("a")?.focus();
-    next.scrollIntoView({ block: "nearest" });
-  } else if (key === "x" && here >= 0) rows[here].querySelector("input[type=checkbox]")?.click();
-}

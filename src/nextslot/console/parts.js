@@ -70,9 +70,8 @@ export function useNow(every = 1000) {
   return now;
 }
 
-// A time as a distance; the whole of it on hover.
-// The key of an event. An input method that composes a text keeps its keys: its Enter ends a syllable, not a search. A
-// keyboard that writes Hangul still has the Latin letters of the shortcuts.
+// The key of an event. An input method keeps its keys: its Enter ends a syllable, not a search. A keyboard that writes
+// Hangul still has the Latin letters.
 export function keyOf(event) {
   if (event.isComposing || (event.key === "Enter" && event.keyCode === 229)) return "";
   const letter = /^Key([A-Z])$/.exec(event.code)?.[1];
@@ -80,6 +79,7 @@ export function keyOf(event) {
   return event.shiftKey ? letter : letter.toLowerCase();
 }
 
+// A time as a distance; the whole of it on hover.
 export function When({ at, none = "–", absolute = false }) {
   const now = useNow();
   if (!at) return html`<span class="dim">${none}</span>`;
@@ -137,10 +137,9 @@ export const Scroll = ({
 }) => html`<div class="scroll" tabindex="0" role="region" aria-label=${t("the_table", label)}>${children}
   </div>`;
 
-export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
-
-// Where content will be; its shape, so that nothing jumps when it comes.
+// What stands where content will be, and where there is none.
 export const Loading = () => html`<p class="empty skeleton" role="status"><span class="unseen">${t("loading_more")}</span></p>`;
+export const Empty = ({ isLoading, children }) => (isLoading ? Loading() : html`<p class="empty">${children}</p>`);
 
 // The element that had the focus may be gone: then the content has it, not the whole page.
 export function keepFocus() {

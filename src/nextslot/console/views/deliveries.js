@@ -48,7 +48,7 @@ export function Deliveries({ query, title, actions = null }) {
           html`<tr key=${`${one.delivery_id} attempts`}><td colspan="8">
           <${Attempts} delivery=${one} /></td></tr>`,
       ])}</tbody></table><//>`
-        : html`<${Empty}>${list.isLoading ? t("loading_more") : t("no_deliveries")}<//>`
+        : html`<${Empty} isLoading=${list.isLoading}>${t("no_deliveries")}<//>`
     }
     ${
       list.data?.cursor &&

@@ -46,7 +46,7 @@ export default function Failures({ place }) {
           ? html`<ul class="failures">${rows.map(
               (one) => html`<${Failure} key=${one.fingerprint} failure=${one} page=${list} again=${list.again} />`,
             )}</ul>`
-          : html`<${Empty}>${list.isLoading ? t("loading_more") : t("nothing_has_failed")}<//>`
+          : html`<${Empty} isLoading=${list.isLoading}>${t("nothing_has_failed")}<//>`
       }
       <${More} cursor=${list.cursor} load=${list.more} isLoading=${list.isLoading} />
     <//></div>`;

@@ -36,7 +36,7 @@ export default function Groups() {
             onClick=${() => cancelGroup(one).then(list.again)}>${t("cancel_more")}</button>`}
             </td></tr>`,
         )}</tbody></table><//>`
-          : html`<${Empty}>${list.isLoading ? t("loading_more") : t("none_yet_a_group_is_jobs")}
+          : html`<${Empty} isLoading=${list.isLoading}>${t("none_yet_a_group_is_jobs")}
           <//>`
       }
       ${list.data?.cursor && html`<p class="more"><button onClick=${() => setSize(size + 200)}>${t("more")}</button></p>`}

@@ -248,13 +248,14 @@ function Why({ job }) {
   const load = async (signal) => {
     const found = await get(`api/jobs/${job.job_id}/why`, { wait_seconds: isAwaited ? 30 : 0 }, signal);
     setAwaited(true);
-    return found;
+    return { ...found, isForeseen: isAwaited || found.forecast_at !== null };
   };
   const why = useLoad(load, [job.job_id, job.status, isAwaited], {
     concerns,
     every: 10_000,
   });
   const found = why.data;
+  const none = found?.isForeseen ? t("no_estimate") : "…";
   return html`<${Section} title=${job.status === "RUNNING" ? t("it_runs") : t("why_is_it_not_running_and")}>
     <${Trouble} error=${why.error} />
     ${
@@ -265,9 +266,9 @@ function Why({ job }) {
       )}</ul>
       <${Fields} of=${[
         [t("ahead_of_it"), job.status === "RUNNING" ? null : plural(found.ahead, "job")],
-        [t("expected_start"), job.status !== "RUNNING" && html`<${When} at=${found.expected_start} none=${t("no_estimate")} />`],
-        [t("expected_end"), html`<${When} at=${found.expected_end} none=${t("no_estimate")} />`],
-        [t("confidence"), said("confidence", found.confidence)],
+        [t("expected_start"), job.status !== "RUNNING" && html`<${When} at=${found.expected_start} none=${none} />`],
+        [t("expected_end"), html`<${When} at=${found.expected_end} none=${none} />`],
+        [t("confidence"), found.isForeseen ? said("confidence", found.confidence) : "…"],
       ]} />`
     }
   <//>`;

@@ -103,7 +103,7 @@ export default function Jobs({ place }) {
       }
       <${Table} jobs=${list.items} chosen=${chosen} choose=${setChosen} columns=${columns} sort=${sortOf(filter)}
         setSort=${(sort) => set({ sort })} />
-      ${!list.items.length && html`<${Empty}>${list.isLoading ? t("searching_more") : t("no_jobs_match")}<//>`}
+      ${!list.items.length && html`<${Empty} isLoading=${list.isLoading}>${t("no_jobs_match")}<//>`}
       <${More} cursor=${list.cursor} load=${list.more} isLoading=${list.isLoading} />
     <//>`;
 }

@@ -30,7 +30,7 @@ export default function Now({ place }) {
   const progress = useProgress(queue.data?.running || []);
   const expected = useForecast(officeId, size, queue.data);
   if (!queue.data) return queue.error ? html`<${Trouble} error=${queue.error} />` : html`<${Loading} />`;
-  const { direct, paused_by, forecast_at } = queue.data;
+  const { direct, paused_by } = queue.data;
   const [running, waiting] = [queue.data.running.map(expected), queue.data.queue.map(expected)];
   const set = (query) =>
     change("now", { office: officeId === "default" ? "" : officeId, hours: hours === 1 ? "" : hours, ...query });
@@ -66,7 +66,7 @@ export default function Now({ place }) {
       again=${queue.again} />
     <${Timeline} officeId=${officeId} hours=${hours} queue=${{ ...queue.data, running, queue: waiting }}
       setHours=${(value) => set({ hours: value === 1 ? "" : value })} />
-    <${Queue} officeId=${officeId} items=${waiting} isForeseen=${forecast_at !== null} asOf=${queue.asOf} hasMore=${more}
+    <${Queue} officeId=${officeId} items=${waiting} asOf=${queue.asOf} hasMore=${more}
       more=${() => setSize(size + 400)} again=${queue.again} />`;
 }
 
@@ -100,8 +100,9 @@ function useForecast(officeId, size, queue) {
     return () => abort.abort();
   }, [officeId, size, isMissing]);
   return (job) => {
-    const foreseen = isMissing && known.officeId === officeId && known.jobs[job.job_id];
-    if (!foreseen) return job;
+    if (!isMissing) return job;
+    const foreseen = known.officeId === officeId && known.jobs[job.job_id];
+    if (!foreseen) return { ...job, isForeseen: false };
     return { ...job, expected_start: foreseen.expected_start, expected_end: foreseen.expected_end };
   };
 }

@@ -6,7 +6,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { attempt, can, Empty, JobLink, Section, Status, When } from "../parts.js";
 import { plural } from "../words.js";
 
-export function Queue({ officeId, items, isForeseen = true, asOf, hasMore, more, again }) {
+export function Queue({ officeId, items, asOf, hasMore, more, again }) {
   // Ours until the server has answered, so that a move shows at once: what was asked before then is of no use.
   const [order, setOrder] = useState(null);
   const [dragged, setDragged] = useState(null);
@@ -114,7 +114,7 @@ export function Queue({ officeId, items, isForeseen = true, asOf, hasMore, more,
         </span>`
       }${job.attempt > 1 && html`<span class="type wide">${t("attempt_2", job.attempt)}</span>`}
         <span class="type narrow"><${When} at=${job.expected_start} none=${said("status", job.status)} /></span></span>
-      <span class="wide" title=${t("expected_start")}><${When} at=${job.expected_start} none=${isForeseen ? t("no_estimate") : "…"} /></span>
+      <span class="wide" title=${t("expected_start")}><${When} at=${job.expected_start} none=${job.isForeseen === false ? "…" : t("no_estimate")} /></span>
       <span class="wide"><${Status} status=${job.status} /></span>
       <span class="wide dim number">${job.priority || job.aged_steps ? priority(job.priority) : ""}${job.aged_steps ? ` + ${job.aged_steps}` : ""}</span>
       <span class="buttons">${

@@ -45,7 +45,7 @@ export default function Schedules() {
             disabled=${!can("operate")} onChange=${() => flip(one)} />
             </td></tr>`,
         )}</tbody></table><//>`
-          : html`<${Empty}>${list.isLoading ? t("loading_more") : t("none_yet_a_schedule_makes_jobs")}
+          : html`<${Empty} isLoading=${list.isLoading}>${t("none_yet_a_schedule_makes_jobs")}
           <//>`
       }
     <//>`;

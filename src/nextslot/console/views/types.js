@@ -33,7 +33,7 @@ function All() {
             (one) => html`<li key=${one.job_type}><a href=${link(["types", one.job_type])}>${one.job_type}</a>
             <span class="dim clip">${one.description || ""}</span></li>`,
           )}</ul>`
-        : html`<${Empty}>${list.isLoading ? t("loading_more") : t("none")}<//>`
+        : html`<${Empty} isLoading=${list.isLoading}>${t("none")}<//>`
     }<//>`;
 }
 
@@ -63,10 +63,10 @@ function Type({ name, place }) {
               <div class="counts"><strong>${count(one.count)}</strong><${Sparkline} values=${one.buckets} since=${failures.data.since}
                 seconds=${failures.data.bucket_seconds} label=${t("failures_over_time", plural(one.count, "failure"))} /></div></li>`,
             )}</ul>`
-          : html`<${Empty}>${failures.isLoading ? t("loading_more") : t("nothing_has_failed")}<//>`
+          : html`<${Empty} isLoading=${failures.isLoading}>${t("nothing_has_failed")}<//>`
       }<//>
     <${Section} title=${t("newest_jobs")}>${
-      jobs.data?.items.length ? html`<${Table} jobs=${jobs.data.items} />` : html`<${Empty}>${jobs.isLoading ? t("loading_more") : t("none")}<//>`
+      jobs.data?.items.length ? html`<${Table} jobs=${jobs.data.items} />` : html`<${Empty} isLoading=${jobs.isLoading}>${t("none")}<//>`
     }<//></div>`;
 }
 

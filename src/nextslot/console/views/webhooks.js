@@ -73,7 +73,7 @@ export default function Webhooks({ place }) {
           ? html`<${Scroll} label=${t("subscriptions")}><table><thead><tr><th>${t("url")}</th><th class="wide">${t("events")}</th>
         <th class="wide">${t("office")}</th><th>${t("on")}</th><th><span class="unseen">${t("actions")}</span></th></tr></thead><tbody>${rows}
         </tbody></table><//>`
-          : html`<${Empty}>${list.isLoading ? t("loading_more") : t("none_jobs_and_offices_may_have")}
+          : html`<${Empty} isLoading=${list.isLoading}>${t("none_jobs_and_offices_may_have")}
             <//>`
       }
     <//>
