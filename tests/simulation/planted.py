@@ -35,6 +35,7 @@ from nextslot.store import group_commit
 from nextslot.store.sqlite import sqlite_store
 from nextslot.store.tables import (
     checkpoints,
+    direct,
     events,
     idempotency,
     jobs,
@@ -149,7 +150,8 @@ def reservation_not_expired() -> list[Patch]:
     recover = DirectExecutionHandler.recover
 
     def recover_callers_only(self: DirectExecutionHandler, tx: Any, *node: Any) -> int:
-        with patched(DirectExecutionHandler, "_end_reservation", lambda *_: False):
+        keep = patched(direct, "release", lambda *_: None)
+        with keep, patched(DirectExecutionHandler, "_expire_orphaned", lambda *_: 0):
             return recover(self, tx, *node)
 
     return [patched(DirectExecutionHandler, "recover", recover_callers_only)]
@@ -199,12 +201,12 @@ def group_finished_early() -> list[Patch]:
     """Plants: a member counts as ended while its retry still waits."""
     retry_it = RetryController.retry
 
-    def count_too(self: RetryController, tx: Any, failed: Any, following: Any, now: Any) -> Any:
+    def count_too(self: RetryController, tx: Any, failed: Any, following: Any, now: Any, *wait: Any) -> Any:
         group_id, sequence = failed.group_id, failed.sequence
         if group_id is not None:
             with contextlib.suppress(Exception):
                 self._groups.member_ended(tx, group_id, sequence, ChainEnd.FAILED, False, now)
-        return retry_it(self, tx, failed, following, now)
+        return retry_it(self, tx, failed, following, now, *wait)
 
     return [patched(RetryController, "retry", count_too)]
 
@@ -230,12 +232,8 @@ def occurrence_fired_twice_after_a_crash() -> list[Patch]:
         return await recover(self, store)
 
     def insert_new(tx: Any, made: Any) -> None:
-        new = [
-            one
-            for one in made
-            if not any(o.instant == one.instant for o in occurrences.page(tx, one.schedule_id, one.instant, 1))
-        ]
-        insert(tx, new)
+        known = {row[0] for row in tx.select("select schedule_id || instant from occurrences", {})}
+        insert(tx, [one for one in made if f"{one.schedule_id}{int(one.instant)}" not in known])
 
     rules = without_rules("occurrence_inserted_once")
     return [rules, patched(ScheduleTrigger, "recover", recover_again), patched(occurrences, "insert", insert_new)]
@@ -326,7 +324,7 @@ def offices_out_of_turn() -> list[Patch]:
         patched(
             lanes,
             "of_office",
-            lambda tx, office, limit: (lambda found: (*found[:2], -found[2], found[3]))(stored(tx, office, limit)),
+            lambda tx, office, limit: (lambda found: (*found[:2], -found[2], *found[3:]))(stored(tx, office, limit)),
         )
     ]
 
@@ -346,17 +344,18 @@ def interrupted_jobs_not_retried() -> list[Patch]:
     """Plants: recovery does not retry interrupted jobs; other failures are retried."""
     retry_it = RetryController.retry
 
-    def unless_crashed(self: RetryController, tx: Any, failed: Any, following: Any, now: Any) -> Any:
+    def unless_crashed(self: RetryController, tx: Any, failed: Any, following: Any, now: Any, *wait: Any) -> Any:
         run = runs.of_job(tx, failed.job_id)
         if run is not None and run.failure_kind == "crash":
             return None
-        return retry_it(self, tx, failed, following, now)
+        return retry_it(self, tx, failed, following, now, *wait)
 
     return [patched(RetryController, "retry", unless_crashed)]
 
 
 def retried_for_ever() -> list[Patch]:
-    return [patched(retry, "_link_counts", lambda kinds: False)]
+    """Plants: a chain has 20 attempts more than its policy says. With more the history would never end."""
+    return [patched(retry, "_link_counts", lambda kinds: len(kinds) > 20)]
 
 
 def failed_commit_reported_as_done() -> list[Patch]:
@@ -404,10 +403,10 @@ def turn_given_early() -> list[Patch]:
     """
     retry_it = RetryController.retry
 
-    def pass_turn(self: RetryController, tx: Any, failed: Any, following: Any, now: Any) -> Any:
+    def pass_turn(self: RetryController, tx: Any, failed: Any, following: Any, now: Any, *wait: Any) -> Any:
         if failed.group_id is not None:
             self._groups._pass_turn(tx, failed.group_id, failed.sequence, now)
-        return retry_it(self, tx, failed, following, now)
+        return retry_it(self, tx, failed, following, now, *wait)
 
     return [patched(RetryController, "retry", pass_turn)]
 
