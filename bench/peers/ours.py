@@ -2,6 +2,8 @@
 
 export BENCH_ADAPTERS=$PWD/bench/peers
 python3 ../shared/bench/run.py --peers ours:sqlite,huey:sqlite --rounds 3 --out /tmp/ours.json
+
+On PostgreSQL the worker is a node of its own beside the one that submitted.
 """
 
 import asyncio
@@ -20,7 +22,13 @@ VARIANTS = {
         "needs": (),
         "tuned": None,
         "durability": "WAL, synchronous=FULL; claimed and finished in one commit, kept with its events",
-    }
+    },
+    "postgres": {
+        "venv": "ours",
+        "needs": ("postgres",),
+        "tuned": None,
+        "durability": "synchronous_commit=on; claimed and finished in one commit, kept with its events",
+    },
 }
 
 # The worker's concurrency once a worker is wanted; None while only a producer is wanted.
@@ -30,7 +38,7 @@ _producer: Scheduler | None = None
 
 def init(variant: str) -> None:
     async def create() -> None:
-        async with _new_scheduler():
+        async with _new_scheduler(variant):
             pass
 
     asyncio.run(create())
@@ -38,7 +46,7 @@ def init(variant: str) -> None:
 
 async def open_producer(variant: str) -> tuple[Callable[..., Awaitable[Any]], Callable[..., Awaitable[Any]]]:
     global _producer
-    scheduler = _producer = _new_scheduler()
+    scheduler = _producer = _new_scheduler(variant)
     await scheduler.start()
     if _concurrency is None:
         await scheduler.pause()
@@ -60,18 +68,21 @@ def run_worker(variant: str, concurrency: int, tuned: bool) -> None:
     _concurrency = concurrency
     if _producer is not None:
         asyncio.run(_producer._crash())
-        threading.Thread(target=lambda: asyncio.run(_work(concurrency)), daemon=True).start()
+        threading.Thread(target=lambda: asyncio.run(_work(variant, concurrency)), daemon=True).start()
 
 
-async def _work(concurrency: int) -> None:
-    async with _new_scheduler() as scheduler:
+async def _work(variant: str, concurrency: int) -> None:
+    async with _new_scheduler(variant, "worker") as scheduler:
         await scheduler.offices.change("default", max_concurrent_jobs=concurrency)
         await scheduler.resume()
         await asyncio.Event().wait()
 
 
-def _new_scheduler() -> Scheduler:
-    scheduler = Scheduler(f"sqlite:///{_lib.path('nextslot.db')}")
+def _new_scheduler(variant: str, node: str = "producer") -> Scheduler:
+    if variant == "postgres":
+        scheduler = Scheduler(_lib.PG_DSN, data=_lib.path(node), node=node)
+    else:
+        scheduler = Scheduler(f"sqlite:///{_lib.path('nextslot.db')}")
 
     @scheduler.job_type("noop")
     async def noop(run: Any, i: int) -> None:

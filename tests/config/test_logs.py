@@ -6,6 +6,7 @@ import logging
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -111,6 +112,16 @@ def test_an_exception_is_part_of_its_line() -> None:
     [line] = lines(stream)
     assert line["exception"].startswith("Traceback")
     assert line["exception"].endswith("ValueError: out of range")
+
+
+def test_a_line_without_an_exception_says_none() -> None:
+    stream = io.StringIO()
+    logs.install(stream=stream)
+
+    log.error("it failed", exc_info=(None, None, None))
+
+    [line] = lines(stream)
+    assert list(line) == ["timestamp", "level", "logger", "event"]
 
 
 @pytest.mark.parametrize("format", ["json", "text"])
@@ -254,6 +265,20 @@ def test_the_library_needs_no_structlog() -> None:
     code = "import sys, nextslot; sys.exit('structlog' in sys.modules or 'pydantic' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_server_without_a_terminal_needs_no_structlog() -> None:
+    code = """
+        import logging, sys
+        from nextslot.telemetry import logs
+        logs.install("json")
+        logging.getLogger("nextslot").warning("hello", stack_info=True)
+        sys.exit("structlog" in sys.modules)
+    """
+
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, capture_output=True, text=True)
+
+    assert json.loads(done.stderr)["stack_info"].startswith("Stack")
 
 
 async def test_a_run_has_a_context_of_its_own(tmp_path: Path) -> None:

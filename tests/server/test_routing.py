@@ -1,6 +1,9 @@
 """Requests go past the framework's layers, and are answered as the declaration of their route says."""
 
 import re
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +38,7 @@ def test_a_request_takes_the_first_route_that_the_framework_would_take(method: s
     assert scope.get("path_params") == (None if expected is None else expected[1]["path_params"])
 
 
-def test_an_endpoint_that_wants_what_no_request_brings_cannot_be_declared() -> None:
+def test_an_endpoint_that_wants_what_no_request_brings_is_refused_by_name() -> None:
     made = router("Planted")
 
     async def with_header(request: Request, name: Annotated[str, Header()]) -> Response:
@@ -45,8 +48,25 @@ def test_an_endpoint_that_wants_what_no_request_brings_cannot_be_declared() -> N
         return answer({})
 
     for endpoint in (with_header, with_list):
+        made.get("/api/planted")(needs(Scope.READ)(endpoint))
         with pytest.raises(TypeError, match=endpoint.__name__):
-            made.get("/api/planted")(needs(Scope.READ)(endpoint))
+            _ = made.routes[-1].handler  # type: ignore[attr-defined]
+
+
+def test_a_start_lets_the_framework_analyse_no_route() -> None:
+    code = """
+        import sys
+        from nextslot import Scheduler, extension_api
+        from nextslot.server.app import Options, application, routes_of
+        scheduler = Scheduler("sqlite:///never-opened.db", extensions=extension_api.used_by_server())
+        routes = list(routes_of(application(scheduler, Options())))
+        assert len(routes) > 100, len(routes)
+        sys.exit(" ".join(route.path for route in routes if "described" in vars(route)))
+    """
+
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True, text=True)
+
+    assert done.stderr.strip() == ""
 
 
 def test_jobs_of_a_long_batch_that_look_alike_are_told_apart_by_the_types_of_their_values(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def _describe(app: FastAPI) -> dict[str, Any]:
             title=app.title,
             version=app.version,
             description=app.description,
-            routes=app.routes,
+            routes=[one.described for one in routes_of(app)],
             openapi_version="3.1.0",
         )
     components = document.setdefault("components", {})

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol
 
@@ -113,6 +114,7 @@ class Connections:
             log.warning("%s%s", sentence, left_out)
 
 
+@lru_cache(maxsize=4096)  # Each request of a caller without a key needs it: 17 µs.
 def peer_of(address: str) -> str:
     """Returns the network that counts as one peer: an address, or of IPv6 the 64 bits that a customer gets."""
     found = ipaddress.ip_address(address.partition("%")[0])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nextslot.cli import arguments, output
+from nextslot.cli.command import collecting_nothing
 from nextslot.cli.options import Cursor, Data, Database, File, Limit
 from nextslot.cli.session import Session, command, configuration, local
 
@@ -52,8 +53,9 @@ def serve(
 
         options = {"data": data, "config": config, "host": host, "port": port, "database": database, "node": node}
         raise typer.Exit(reloading.serve(options, is_json))
-    wanted = configuration(data, config, server__host=host, server__port=port, store__url=database, node__name=node)
-    from nextslot.cli import serving
+    with collecting_nothing():
+        wanted = configuration(data, config, server__host=host, server__port=port, store__url=database, node__name=node)
+        from nextslot.cli import serving
 
     def ready(address: str) -> None:
         if is_json:
