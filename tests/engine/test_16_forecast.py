@@ -801,6 +801,7 @@ async def test_a_run_that_ends_in_a_moment_or_takes_long_has_an_interval_for_who
 
         one = made.jobs[following.job_id]
         assert one.earliest_start is not None
+        assert one.expected_start is not None
         assert one.latest_start is not None
         assert one.earliest_start <= one.expected_start <= one.latest_start
         assert 20 < (one.latest_start - made.made_at) / 1_000_000 < 400, "such a run takes 90 seconds more"
