@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nextslot import Fail, NewJob, Scheduler
+from nextslot import Fail, NewJob, Scheduler, testing
 from nextslot.domain import Answer
 from nextslot.domain.filters import JobFilter
 from nextslot.domain.signals import MOST_KEPT
@@ -371,6 +371,18 @@ async def test_a_wait_survives_a_restart_and_its_deadline_too(tmp_path: Path) ->
 
         assert await states(scheduler, job, other) == ["COMPLETED", "COMPLETED"]
         assert (await scheduler.signals(job.job_id))[0].answer is Answer.APPROVE
+
+
+async def test_what_came_first_while_the_scheduler_was_down_ends_a_wait(tmp_path: Path) -> None:
+    wait: dict[str, Any] = {**ASK, "deadline_seconds": 60, "on_deadline": "fail"}
+    async with running_scheduler(tmp_path) as scheduler:
+        expired = await scheduler.submit("work", await_signal=wait, expires_at=testing.BEGINNING.after(30))
+        failed = await scheduler.submit("work", await_signal=wait, expires_at=testing.BEGINNING.after(90))
+    await asyncio.sleep(200)
+    async with running_scheduler(tmp_path) as scheduler:
+        assert await states(scheduler, expired, failed) == ["CANCELLED", "FAILED"]
+        assert (await scheduler.job(expired)).cancel_reason == "expired"
+        assert await scheduler.signals(expired) == ()
 
 
 async def test_an_answer_after_the_deadline_is_late_even_if_the_timer_has_not_come_yet(

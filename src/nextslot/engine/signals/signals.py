@@ -94,12 +94,15 @@ class Signals:
             raise Conflict(f"run {run_id} has ended, as {run.status}: only a running one can be parked")
 
     def do_due(self, tx: Tx, now: Instant, limit: int) -> int:
-        """Gives the default answer to waits whose deadline has passed. Returns the number of these waits."""
+        """Gives the default answer to waits whose deadline has passed. Returns the number of these waits.
+
+        Leaves out a job whose `expires_at` came before the deadline: the caller expires it in the same transaction.
+        """
         late = jobs.unanswered(tx, now, limit)
         for one in late:
             # Each job is read again: an answer may have ended other jobs of this list.
             job = jobs.get(tx, one.job_id)
-            if job is not None and job.stage is Stage.QUEUED and job.is_awaiting:
+            if job is not None and job.stage is Stage.QUEUED and job.is_awaiting and not _expires_first(job):
                 self._by_deadline(tx, job, now)
         return len(late)
 
@@ -126,6 +129,10 @@ class Signals:
         before = [one for one in jobs.chain(tx, job.chain_id) if one.job_id != job.job_id and not one.is_awaiting]
         run = runs.of_job(tx, before[-1].job_id) if before else None
         return run is not None and run.park is not None
+
+
+def _expires_first(job: Job) -> bool:
+    return job.expires_at is not None and job.answer_by is not None and job.expires_at <= job.answer_by
 
 
 def refuse_signal(name: str, payload: Json, signal_id: str | None) -> None:

@@ -222,10 +222,13 @@ def in_wrong_lanes(
 
 
 def expired_and_started(facts: Mapping[str, JobFacts]) -> Iterator[Broken]:
-    """Finds jobs that started after their deadline. A member that its group skips gets a run, but never starts."""
+    """Finds jobs that started after their deadline. A member that its group skips gets a run, but never starts; so
+    does a job that fails because of another job or of a signal.
+    """
     for job in facts.values():
         is_late = job.expires_at is not None and job.started_at is not None and job.started_at >= job.expires_at
-        if is_late and not (job.outcome == "SKIPPED" and job.started_at == job.finished_at):
+        never_starts = job.outcome == "SKIPPED" or job.failure_kind == "dependency"
+        if is_late and not (never_starts and job.started_at == job.finished_at):
             yield Broken("an expired job does not start", f"{job.job_id} started after {job.expires_at}")
 
 
