@@ -80,6 +80,7 @@ AFTERWARDS = (
     "pickle.dumps(scheduler)",
     "await scheduler.move('4fe1')",
     "await scheduler.job('4fe1')",
+    "await scheduler.schedules.get(scheduler)",
     "await scheduler.schedules.create('nightly', 'report', '@daily')",
     "await scheduler.start()",
 )

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 import apsw
 import psycopg
@@ -11,6 +12,7 @@ import pytest
 
 from nextslot.errors import (
     Conflict,
+    Invalid,
     Refused,
     StoreError,
     Unavailable,
@@ -18,7 +20,8 @@ from nextslot.errors import (
 from nextslot.store.contract import Tx
 from nextslot.store.postgres import postgres_store
 from nextslot.store.sqlite import sqlite_store
-from nextslot.store.tables import events
+from nextslot.store.tables import events, jobs
+from nextslot.system.instant import Instant
 from tests import databases
 from tests.store.bench import (
     Call,
@@ -411,6 +414,29 @@ async def test_a_read_cannot_write(new_bench: NewBench) -> None:
             await bench.store.read(say("x"))
 
         assert await bench.store.read(words) == []
+
+
+def raise_of_our_own(tx: Tx) -> None:
+    raise TypeError("a mistake of our own")
+
+
+async def test_a_value_that_no_database_stores_is_refused_in_words_wherever_it_stands(new_bench: NewBench) -> None:
+    """Such as a path, or a schedule where its id was meant."""
+    wrong: Any = Path("jobs.db")
+    sentence = "a value of the type PosixPath is neither an id nor a name; give one that a list shows"
+    async with new_bench() as bench:
+        for _ in range(2 * READERS):
+            with pytest.raises(Invalid, match=sentence):
+                await bench.store.read(lambda tx: jobs.get(tx, wrong))
+        with pytest.raises(Invalid, match=sentence):
+            await bench.store.write(lambda tx: jobs.get(tx, wrong))
+        with pytest.raises(Invalid, match=sentence):
+            await bench.store.write(lambda tx: jobs.cancel(tx, wrong, None, None, Instant(1)))
+        with pytest.raises(TypeError, match="of our own"):
+            await bench.store.read(raise_of_our_own)
+
+        await bench.store.write(say("a"))
+        assert await bench.store.read(words) == ["a"]
 
 
 async def test_a_read_that_fails_leaves_its_reader_usable(new_bench: NewBench) -> None:

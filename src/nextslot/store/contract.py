@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from nextslot.domain.lease_times import LeaseTimes
+from nextslot.errors import Invalid
 
 T = TypeVar("T")
 Local = TypeVar("Local")
@@ -34,6 +35,11 @@ TOPICS = ("work", "stop", "timer", "deliveries", "callers", "settings", "nodes",
 # How long a stored write shows that the next one will succeed, and how long a failed write shows the opposite.
 STORED_HOLDS_US = 30_000_000
 FAILED_HOLDS_US = 5_000_000
+
+
+def not_a_name(kind: str) -> Invalid:
+    """Returns the error for a value of a type that no database stores, which a caller gave in place of an id."""
+    return Invalid(f"a value of the type {kind} is neither an id nor a name; give one that a list shows")
 
 
 class Tx(Protocol):

@@ -29,6 +29,7 @@ from nextslot.errors import (
     Unavailable,
 )
 from nextslot.store import dialects
+from nextslot.store.contract import not_a_name
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -57,6 +58,8 @@ select set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives
 """
 _MIGRATIONS = "create table if not exists schema_migrations (version bigint primary key, name text)"
 
+# An error of the driver about a value that it cannot send.
+_NOT_ADAPTED = re.compile(r"cannot adapt type '(\w+)'")
 _UNAVAILABLE = (
     psycopg.OperationalError,  # Connection lost or refused, out of memory or disk, shut down, cancelled.
     errors.ReadOnlySqlTransaction,  # A standby, or a server in read-only mode.
@@ -417,6 +420,8 @@ def translated(error: BaseException, address: Address) -> BaseException:
         message = address.hide(error.diag.message_primary or str(error).strip() or type(error).__name__)
         if isinstance(error, psycopg.IntegrityError):
             ours = Refused(message)
+        elif (found := _NOT_ADAPTED.match(message)) is not None:
+            ours = not_a_name(found[1])
         elif isinstance(error, _UNAVAILABLE) or may_be_repeated(error):
             ours = Unavailable(f"the database did not store the change: {message}")
         else:

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import sys
 import threading
 import time
@@ -39,6 +40,7 @@ from nextslot.store.contract import (
     NoEffects,
     Row,
     Work,
+    not_a_name,
     wall_clock,
 )
 from nextslot.store.group_commit import (
@@ -69,6 +71,7 @@ QUICK_COMMIT = 0.005
 # Free bytes with which opening a database never fails: its schema, the log of the migrations and the log's index.
 ROOM_TO_OPEN = 2 * 2**20
 
+_BAD_BINDING = re.compile(r"Bad binding argument type supplied - argument #\d+: type (\w+)")
 _UNAVAILABLE = (apsw.FullError, apsw.IOError, apsw.BusyError, apsw.LockedError, apsw.ReadOnlyError, apsw.CantOpenError)
 
 
@@ -271,9 +274,11 @@ class SqliteStore:
                 return work(SqliteTx(connection))
             finally:
                 connection.execute("rollback")
-        except apsw.Error as error:
+        except (apsw.Error, TypeError) as error:
             ours = _unread(self._path, self._vfs, error) or translated(error)
             self._note_damage(ours)
+            if ours is error:
+                raise
             raise ours from error
 
 
@@ -364,6 +369,8 @@ def translated(error: BaseException) -> BaseException:
         ours = Damaged(integrity_check.sentence(str(error)))
     elif isinstance(error, apsw.Error):
         ours = StoreError(f"the database failed: {error}")
+    elif isinstance(error, TypeError) and (found := _BAD_BINDING.match(str(error))) is not None:
+        ours = not_a_name(found[1])
     elif isinstance(error, StopIteration):
         ours = RuntimeError("a work raised StopIteration")  # A future cannot carry StopIteration.
     else:
