@@ -3,9 +3,9 @@
     uv run python scripts/check_versions.py [lowest|highest …]
 
 With each Python from 3.11 to 3.13 that this machine has, it installs the package without extras and runs the newcomer's
-project, adds the extra `cli` and reads the help, then adds `server` and lets the command submit a job to a server. The
-lowest versions are tried with the oldest of these Pythons, the highest with all. It needs `uv`, which
-`scripts/bootstrap.sh` finds, and a package index.
+project, adds the extra `cli` and reads the help, then adds `server` and lets the command submit a job to a server, and
+at last imports what the other extras bring; `local-llm` has tests of its own. The lowest versions are tried with the
+oldest of these Pythons, the highest with all. It needs `uv`, which `scripts/bootstrap.sh` finds, and a package index.
 """
 
 import json
@@ -21,6 +21,13 @@ ROOT = Path(__file__).parents[1]
 # What `--resolution` of uv calls them: the lowest versions of our own dependencies, with the highest of theirs.
 RESOLUTIONS = {"lowest": "lowest-direct", "highest": "highest"}
 PYTHONS = ("3.11", "3.12", "3.13")
+# The extras that a server may have besides, with a module of each that needs what the extra brings.
+OTHERS = {
+    "mcp": "nextslot.extensions.mcp.tools",
+    "otel": "opentelemetry.exporter.otlp.proto.http, opentelemetry.sdk.trace",
+    "gpu": "pynvml",
+    "objects": "obstore",
+}
 CONFIGURATION = '[job_types.hello]\ncommand = ["echo", "hello"]\n'
 
 
@@ -64,8 +71,9 @@ def check(uv: str, name: str, version: str, wheel: Path, place: Path) -> None:
     run(uv, "venv", "--quiet", "--python", interpreter(version), environment)
     python, command = environment / "bin/python", environment / "bin/nextslot"
     pins = place / "pins.txt"
-    run(uv, "pip", "compile", "--quiet", "--resolution", RESOLUTIONS[name], "--python", python, "--extra", "server",
-        "--extra", "postgres", "-o", pins, ROOT / "pyproject.toml")  # fmt: skip
+    extras = [word for extra in ("server", "postgres", *OTHERS) for word in ("--extra", extra)]
+    resolution = ("--resolution", RESOLUTIONS[name])
+    run(uv, "pip", "compile", "--quiet", *resolution, "--python", python, *extras, "-o", pins, ROOT / "pyproject.toml")
 
     def install(extras: str) -> None:
         run(uv, "pip", "install", "--quiet", "-c", pins, "--python", python, f"{wheel}{extras}")
@@ -77,6 +85,10 @@ def check(uv: str, name: str, version: str, wheel: Path, place: Path) -> None:
     run(command, "--help")
     refused(command, "serve", "--data", place, needs="server")
     install("[server,postgres]")
+    serve(command, place)
+    for extra, modules in OTHERS.items():
+        install(f"[{extra}]")
+        run(python, "-c", f"import {modules}")
     serve(command, place)
     versions = ", ".join(run(uv, "pip", "freeze", "--python", python).split())
     print(f"{name}, Python {version}: the project, the command and a server work with {versions}")
