@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -348,6 +349,19 @@ def test_what_waits_for_an_answer_is_listed_with_its_question(nextslot: Terminal
     assert plain in [one["job_id"] for one in others]
     assert asked not in [one["job_id"] for one in others]
     assert asked not in [one["job_id"] for one in after]
+
+
+def test_a_submission_names_who_may_answer(nextslot: Terminal) -> None:
+    asking = ("--await-signal", "release", "--answered-by", "boss", "--answered-by", "link")
+    asked = nextslot("submit", "echo", *asking).word
+    unnamed = nextslot("submit", "echo", "--answered-by", "boss")
+
+    shown = nextslot("show", asked, "--json").json
+    nextslot("cancel", asked)
+
+    assert shown["await_signal"]["answered_by"] == ["boss", "link"]
+    assert unnamed.code == 2
+    assert "--answered-by need --await-signal NAME" in re.sub(r"[\s│]+", " ", unnamed.err)
 
 
 def test_a_person_approves_and_rejects_what_waits_for_an_answer(nextslot: Terminal) -> None:

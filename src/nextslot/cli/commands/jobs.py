@@ -101,6 +101,9 @@ def submit(
     on_deadline: Annotated[
         str | None, typer.Option(metavar="ANSWER", help="Without an answer: approve, reject (default) or fail.")
     ] = None,
+    answered_by: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Only the key of this name may answer; or `link`.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, retries included.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait, and show its log as it is written.")] = False,
     dry_run: Annotated[
@@ -121,7 +124,7 @@ def submit(
         affinity=affinity,
         limit_keys=limit_key or None,
         unique_key=unique_key,
-        await_signal=_wait(await_signal, question, deadline, on_deadline),
+        await_signal=_wait(await_signal, question, deadline, on_deadline, answered_by),
         **arguments.follow_up(webhook, webhook_format, retries, retry_on),
     )
     values = parsed_params(session, job_type, params)
@@ -134,11 +137,13 @@ def submit(
 
 
 def _wait(
-    name: str | None, question: str | None, deadline: float | None, on_deadline: str | None
+    name: str | None, question: str | None, deadline: float | None, on_deadline: str | None, keys: list[str] | None
 ) -> dict[str, Any] | None:
-    parts = arguments.given(question=question, deadline_seconds=deadline, on_deadline=on_deadline)
+    parts = arguments.given(
+        question=question, deadline_seconds=deadline, on_deadline=on_deadline, answered_by=keys or None
+    )
     if name is None and parts:
-        raise typer.BadParameter("--question, --deadline and --on-deadline need --await-signal NAME")
+        raise typer.BadParameter("--question, --deadline, --on-deadline and --answered-by need --await-signal NAME")
     return None if name is None else {"name": name, **parts}
 
 
