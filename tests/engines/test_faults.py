@@ -35,6 +35,17 @@ def write_and_be_told(directory, name, record):
 records.write_once = write_and_be_told
 wrapper_main.main()
 """
+# A wrapper to which its engine sends TERM after the command has ended.
+TOLD_AFTER_ITS_COMMAND = """
+import os, signal
+from nextslot.executors.engines import wrapper_main
+close = wrapper_main.OutputPieces.close
+def close_and_be_told(pieces):
+    close(pieces)
+    os.kill(os.getpid(), signal.SIGTERM)
+wrapper_main.OutputPieces.close = close_and_be_told
+wrapper_main.main()
+"""
 
 
 class SlowEngine(LocalEngine):
@@ -226,6 +237,21 @@ def test_a_wrapper_that_its_engine_stops_right_after_its_claim_writes_the_end(tm
     end = directory.look(0).end
     assert end is not None, "nobody would know before the lease is over"
     assert end["stopped"] == "engine"
+
+
+@pytest.mark.parametrize(("command", "stopped"), [("kill -TERM $$", "engine"), ("exit 143", "engine"), ("true", None)])
+def test_a_signal_of_the_engine_that_meets_the_command_first_is_the_engines(
+    tmp_path: Path, command: str, stopped: str | None
+) -> None:
+    """Else a time limit of Slurm, which signals all processes at once, is taken for an error of the command."""
+    rig = Rig(tmp_path, LocalEngine())
+    directory = rig.prepared("01a00000-0000-7000-8000-000000000001", command)
+
+    subprocess.run([sys.executable, "-c", TOLD_AFTER_ITS_COMMAND, str(directory.path)], timeout=60, check=False)
+
+    end = directory.look(0).end
+    assert end is not None
+    assert end["stopped"] == stopped
 
 
 async def test_a_run_that_a_scheduler_gave_up_just_before_it_died_ends_and_is_retried(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ STOPPING = (signal.SIGTERM, signal.SIGINT)
 IGNORED = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
 # How often the wrapper reads requests to stop, and the longest wait of one poll.
 LOOK_SECONDS, LONGEST_POLL = 1.0, 0.5
+# How long the wrapper waits for its own signal if one has ended the command: some engines signal all processes at once.
+SIGNAL_SECONDS = 1.0
 # How often the wrapper tries to write the end while the storage refuses the write.
 END_RETRY_SECONDS = 5.0
 FEWEST_PIECE_BYTES = MAX_CHECKPOINT_BYTES = 64 * 1024
@@ -141,6 +143,7 @@ class Wrapper:
         self._watch()
         self._read_output()
         self._pieces.close()
+        self._await_signal()
         if not self._is_revoked:
             self._write_end()
 
@@ -329,6 +332,14 @@ class Wrapper:
             time.sleep(0.01)
 
     # The end of the run.
+
+    def _await_signal(self) -> None:
+        """Notes that the engine has ended the run if its signal met the command first, and this process after it."""
+        until = now() + SIGNAL_SECONDS
+        while self._stopped is None and self._status in STOPPING and not self._is_told and now() < until:
+            time.sleep(0.01)
+        if self._stopped is None and self._status != 0 and self._is_told:
+            self._stopped = "engine"
 
     def _write_end(self) -> None:
         """Writes the end; repeats that as long as the directory exists, since a run without an end is never retried."""
