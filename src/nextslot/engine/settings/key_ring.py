@@ -95,7 +95,8 @@ class KeyRing:
         scopes, office_id = wanted.scopes, wanted.office_id
         problems = [*request_checks.text_problems("name", wanted.name), *_limit_problems(wanted, now)]
         if wanted.name in (BY_DEADLINE, BY_LINK):
-            problems.append(Problem("name", f"is {wanted.name!r}, which is no key to answers; give another name"))
+            problem = f"is {wanted.name!r}: answers that no key has sent are stored under this name; give another name"
+            problems.append(Problem("name", problem))
         unknown = [scope for scope in scopes if scope not in list(Scope)]
         if unknown or not scopes:
             problems.append(
