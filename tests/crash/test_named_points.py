@@ -28,7 +28,7 @@ from tests.crash import laws
 from tests.crash.dying import POINTS
 from tests.crash.laws import Judge
 from tests.crash.server import LIMIT, NEXTSLOT, PATIENCE, Load, Server, living, prepare, run
-from tests.crash.test_parking import answer
+from tests.crash.test_parking import ASKING, answer
 from tests.crash.test_server_kill import finish
 from tests.support import eventually
 
@@ -74,12 +74,6 @@ SESSIONS = [
 ]
 # How often a session asks, and how many begin in each life.
 ASKS, BEGUN = 2, 2
-ASKING = """
-[job_types.asks]
-handler = "tests.crash.server_jobs:asks"
-isolate = true
-retry_policy = { max_attempts = 100, base_delay_seconds = 0 }
-"""
 PARKED = """
 select chain_id, count(*) from jobs join runs using (job_id) where failure_kind = 'parked'
 group by chain_id order by chain_id

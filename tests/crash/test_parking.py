@@ -10,7 +10,7 @@ import httpx2
 from tests.crash.server import PATIENCE, Server, prepare
 
 STEPS, LIVES = 5, 6
-TYPES = """
+ASKING = """
 [job_types.asks]
 handler = "tests.crash.server_jobs:asks"
 isolate = true
@@ -19,7 +19,7 @@ retry_policy = { max_attempts = 100, base_delay_seconds = 0 }
 
 
 def test_a_session_that_is_killed_while_it_parks_goes_on_and_each_answer_counts_once(tmp_path: Path) -> None:
-    data, record = prepare(tmp_path / "data", TYPES), tmp_path / "record"
+    data, record = prepare(tmp_path / "data", ASKING), tmp_path / "record"
     record.touch()
     chance, job_id, ended = random.Random(22), "", False
     last: Any = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -579,6 +579,22 @@ async def scheduler_with_past(directory: Path, **options: Any) -> AsyncIterator[
         yield scheduler
 
 
+@asynccontextmanager
+async def scheduler_that_varies(directory: Path, lengths: Sequence[float]) -> AsyncIterator[Scheduler]:
+    """Runs a scheduler with a past run of each length, which no parameter tells. Later runs are as long as the last."""
+    scheduler = new_scheduler(directory)
+    coming = list(lengths)
+
+    @scheduler.job_type("varies")
+    async def varies(run: Any) -> None:
+        await asyncio.sleep(coming.pop(0) if len(coming) > 1 else coming[0])
+
+    async with scheduler:
+        for _ in lengths:
+            await scheduler.wait(await scheduler.submit("varies"))
+        yield scheduler
+
+
 async def run_each(scheduler: Scheduler, lengths: list[int]) -> None:
     for seconds in lengths:
         await scheduler.wait((await scheduler.submit("work", {"seconds": seconds})).job_id)
@@ -761,16 +777,7 @@ async def test_durations_of_direct_requests_depend_on_their_parameters_too(tmp_p
 
 
 async def test_who_is_next_is_expected_when_half_of_such_runs_have_ended(tmp_path: Path) -> None:
-    seconds = 0.0
-    scheduler = new_scheduler(tmp_path)
-
-    @scheduler.job_type("varies")
-    async def varies(run: Any) -> None:
-        await asyncio.sleep(seconds)
-
-    async with scheduler:
-        for seconds in range(10, 100, 10):  # noqa: B007 - the handler reads it
-            await scheduler.wait(await scheduler.submit("varies"))
+    async with scheduler_that_varies(tmp_path, range(10, 100, 10)) as scheduler:
         running, following = await scheduler.submit_many([NewJob(job_type="varies")] * 2)
 
         made = await scheduler.forecast.queue()
@@ -784,17 +791,9 @@ async def test_who_is_next_is_expected_when_half_of_such_runs_have_ended(tmp_pat
 async def test_a_run_that_ends_in_a_moment_or_takes_long_has_an_interval_for_who_is_next(
     tmp_path: Path, age: float
 ) -> None:
-    seconds = 10.0
-    scheduler = new_scheduler(tmp_path)
-
-    @scheduler.job_type("some take long")
-    async def some_take_long(run: Any) -> None:
-        await asyncio.sleep(seconds)
-
-    async with scheduler:
-        for seconds in (10.0, 10.0, 100.0, 10.0, 10.0, 10.0, 10.0, 10.0, 100.0, 10.0, 10.0, 10.0):  # noqa: B007 - the handler reads it
-            await scheduler.wait(await scheduler.submit("some take long"))
-        _, following = await scheduler.submit_many([NewJob(job_type="some take long")] * 2)
+    lengths = (10.0, 10.0, 100.0, 10.0, 10.0, 10.0, 10.0, 10.0, 100.0, 10.0, 10.0, 10.0)
+    async with scheduler_that_varies(tmp_path, lengths) as scheduler:
+        _, following = await scheduler.submit_many([NewJob(job_type="varies")] * 2)
         await asyncio.sleep(age)
 
         made = await scheduler.forecast.queue()
